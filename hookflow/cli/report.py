@@ -18,7 +18,7 @@ from hookflow.monitor.series import Series, in_order
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import metric_rows
 from hookflow.monitor.view import base
-from hookflow.numbers import clock, counted, duration, ms, number, out_of, percent, span
+from hookflow.numbers import clock, counted, duration, number, out_of, percent, span
 
 CHARTS = 40
 """Charts that a report has at most."""
@@ -111,7 +111,7 @@ def _tiles(state: RunState) -> Iterator[tuple[str, str, str]]:
     yield "time", span(state.elapsed), f"attempt {tries:,}, {began}" if tries > 1 else began
     if iterations := state.first.attempt.sums["iters"]:
         each = state.iterating / iterations
-        yield "an iteration", f"{ms(each)} ms", f"{1e9 / each:,.1f} a second in training"
+        yield "an iteration", duration(each), f"{1e9 / each:,.1f} a second in training"
 
 
 def lines_of(state: RunState) -> dict[str, list[tuple[str, Series]]]:
@@ -175,9 +175,9 @@ def _phases(state: RunState) -> Iterator[tuple[str, str, float]]:
     whole = sum(booked.values())
     for name, ns in booked.items():
         device = state.first.device.phase(name)
-        beside = f", {ms(device)} ms on the device" if device else ""
+        beside = f", {duration(device)} on the device" if device else ""
         if ns:
-            yield name, f"{ms(ns / (attempt.sums['iters'] or 1))} ms{beside}", round(ns / whole, 4)
+            yield name, f"{duration(ns / (attempt.sums['iters'] or 1))}{beside}", round(ns / whole, 4)
 
 
 HEADS = (("every", "<"), ("fired", ">"), ("p50", ">"), ("% of iterations", ">"))

@@ -206,7 +206,7 @@ def _apart(target: Target, a: str, b: str) -> Iterator[str]:
     from hookflow.graph.why import apart
 
     result = apart(target.plan, a, b, target.loaded.pipeline.run.validates.by_iterations)
-    order = f"{result.first} fires before {result.then}" if result.first else "the loop comes to them by turns"
+    order = f"{result.first} fires before {result.then}" if result.first else "the loop reaches each in turn"
     seldom = " where both fire" if any(trigger for *_, trigger in result.rows) else ""
     often = f" in every {result.round}{seldom}" if result.round else ""
     yield f"{a} and {b} never meet: they share no point; {order}{often}"

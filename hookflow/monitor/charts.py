@@ -213,6 +213,7 @@ def chart(
     The scale is logarithmic on demand, where all values are above zero. At `cursor` there is a vertical line.
     """
     room, rows = max(width - LABEL - 2, 1), max(height - 2, 1)
+    marks = [mark for mark in marks if 0 <= axis.place(mark.x) <= 1]
     cells: list[Cells] = [{} for _ in range(rows)]
     labels: dict[int, str] = {}
     if values := [y for curve in curves for _, *ys in curve.points for y in ys if math.isfinite(y)]:

@@ -29,7 +29,7 @@ from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import INKS
 from hookflow.monitor.summary import metrics_table, print_summary, summary
-from hookflow.numbers import clock, lasting, many, number, one_line, out_of, plural, span
+from hookflow.numbers import clock, counted, lasting, many, number, one_line, out_of, span
 from hookflow.text import ESCAPE, printable
 
 
@@ -416,16 +416,15 @@ def _beginning(run: RunDir, live: Live) -> list[str]:
     first = _line("run", f"{run.path.parent.name} {run.id}", *model, f"seed {record['seed']}", *resumed)
     lines = [first, _line("device", *where, versions)]
     for split, data in record["data"].items():
-        examples, batches = data["examples"], data["batches"]
         of = f" of {data['batch_size']}" if data["batch_size"] else ""
-        known = f"{examples} {plural(examples, 'example')} in " if examples else ""  # of a stream: unknown
-        counts = f"{known}{batches} {plural(batches, 'batch')}{of}"
+        known = f"{counted(data['examples'], 'example')} in " if data["examples"] else ""  # of a stream: unknown
+        counts = f"{known}{counted(data['batches'], 'batch')}{of}"
         marks = ": ".join(["SYNTHETIC"] * data["synthetic"] + [data["note"]] * bool(data["note"]))
         lines.append(_line("data", f"{split}: {data['name']}", counts, marks).rstrip())
     if plan:
         shuffled = [f"SHUFFLED {plan.shuffle}"] if plan.shuffle is not None else []
         numbers = {"hook": len(plan.hooks), "binding": len(plan.bindings), "edge": len(plan.edges)}
-        counts = ", ".join(f"{count} {plural(count, thing)}" for thing, count in numbers.items())
+        counts = ", ".join(counted(count, thing) for thing, count in numbers.items())
         pairs = in_number([*islice(ambiguities(plan), COUNTED)])
         lines.append(_line("plan", counts, *shuffled, *[f"{pairs}: hookflow check"] * bool(pairs)))
     return lines

@@ -301,7 +301,7 @@ def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
     words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {last} alone"}
     lines = [f"{reasons[reason]} {message}" for reason, message in words.items() if reasons[reason]]
     harmless = ", which is no fault by itself" if reasons["file"] else ""
-    return f"{counted(reasons.total(), 'pair')} of neighbours: ordered {', '.join(lines)}{harmless}"
+    return f"{counted(reasons.total(), 'pair')} of neighbours: {', '.join(lines)}{harmless}"
 
 
 def _first_few(name: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:

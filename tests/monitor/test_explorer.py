@@ -22,7 +22,7 @@ from hookflow.monitor.journal import KEPT, Gallery
 from hookflow.monitor.keys import press
 from hookflow.monitor.layout import screen
 from hookflow.monitor.panels.gallery import beside_each_other
-from hookflow.monitor.panels.metrics import matches
+from hookflow.monitor.panels.metrics import marks, matches
 from hookflow.monitor.series import Bucket, Progress, Series
 from hookflow.monitor.state import RunState
 from hookflow.monitor.view import Notice, Scene
@@ -264,13 +264,16 @@ def test_progress_turns_iterations_into_seconds_of_the_path_that_was_kept(scene:
     )
 
 
-def test_troubles_on_an_axis_are_never_left_out() -> None:
+def test_troubles_on_an_axis_are_never_left_out(scene: At) -> None:
     axis = Axis(0, 100)
     many = [Mark(x, "◆", "checkpoint") for x in range(100)] + [Mark(x, "✗", "error") for x in (10, 11, 12)]
     cells = marks_on(axis, many, 101)
     assert {x for x, (sign, _) in cells.items() if sign == "✗"} == {10, 11, 12}
     columns = sorted(x for x, (sign, _) in cells.items() if sign == "◆")
     assert all(after - before >= 3 for before, after in pairwise(columns))
+    state = scene().state
+    state.journal.add(state.now, "error", "boom", "KeyError", it=state.it + 1)
+    assert marks(state, Progress())[-1].x == state.it, "that of the iteration which fails, at the end"
 
 
 VERSE = "It was the best of times,\nit was the worst of times.\n\n    indented\n\tby a tab\n数据数据" + "数据" * 40

@@ -70,7 +70,7 @@ def progress(scene: Scene, width: int) -> Strip:
     if run.get("max_epochs"):
         whole, part = f"{word} {_right(state.epoch, run['max_epochs'])}", "iter"
     else:
-        whole, part = f"iter {_right(state.it, state.total_iters)}", f"{word} {state.epoch}"
+        whole, part = f"iter {_right(state.it, state.total_iters)}", f"{word} {state.epoch},"
     batch = state.stage if state.end is None else ""
     known = batch in ("train", "val", "test") and state.batches > 0  # the first frame may come before the first batch
     if known:

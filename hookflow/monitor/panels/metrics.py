@@ -62,7 +62,9 @@ def marks(state: RunState, progress: Progress) -> list[Mark]:
     signs = [Mark(progress.at(saved["it"]), "◆", "checkpoint") for saved in state.checkpoints]
     troubles = [entry for entry in state.journal if entry.trouble and entry.it]
     troubles.sort(key=lambda entry: entry.kind, reverse=True)
-    return signs + [Mark(progress.at(entry.it or 0), entry.glyph, entry.kind) for entry in troubles]
+    failing = state.it + 1  # the iteration that is not done is drawn at the end of the axis
+    its = ((state.it if entry.it == failing else entry.it or 0, entry) for entry in troubles)
+    return signs + [Mark(progress.at(it), entry.glyph, entry.kind) for it, entry in its]
 
 
 def values(lines: Lines, at: float = math.inf, *, words: bool = True, extremes: bool = False) -> list[Part]:
@@ -286,7 +288,7 @@ def _chart(board: Board, width: int, height: int) -> list[Strip]:
     name = next(iter(board.picked.members), "")
     lines, inner = board.known.get(name, []), width - 2
     drawn = curves(lines, axis, progress, max(2 * (inner - 2 - LABEL), 1), choices.smooth)
-    signs = [mark for mark in marks(board.scene.state, progress) if 0 <= axis.place(mark.x) <= 1]
+    signs = marks(board.scene.state, progress)
     log = board.scene.view.log and all(series.low > 0 for _, series in lines)
     flags = [f"ema {choices.smooth}"] * bool(choices.smooth) + [f"×{2**choices.zoom}"] * bool(choices.zoom)
     flags += ["log" if log else "linear: not all above 0"] * board.scene.view.log
