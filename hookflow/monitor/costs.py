@@ -87,7 +87,7 @@ def _of_phase(state: RunState, pace: Pace, name: str, whole: bool) -> Cost:
     count = minute.sums["iters"]
     if not count or not before:
         return Cost()
-    lately = (minute.sums["ns"] if name == ITERATION else minute.booked[name]) / count
+    lately = minute.sums["ns"] / count * (1.0 if name == ITERATION else pace.phases[name])
     booked = state.first.attempt.booked
     shares = {phase: ns / (sum(booked.values()) or 1) for phase, ns in booked.items()} if whole else pace.phases
     share = 1.0 if name == ITERATION else shares[name]

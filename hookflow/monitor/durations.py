@@ -304,7 +304,13 @@ class Minute(Booked):
 
     def usual(self, name: str) -> float:
         """Return the median over the frames of the ns of a phase, or "ns", in an iteration; 0.0 where there is none."""
-        return median([sums.get(name, 0) / sums["iters"] for _, sums in self._frames if sums["iters"]] or [0.0])
+        means, ns = [], 0
+        for _, sums in self._frames:
+            ns += sums.get(name, 0)
+            if sums["iters"]:  # else the iteration goes on in the next frame
+                means.append(ns / sums["iters"])
+                ns = 0
+        return median(means or [0.0])
 
     def percentile(self, share: float) -> float:
         """Return the duration in ns that `share` of the iterations stayed below."""
@@ -383,19 +389,23 @@ class Histories:
         self._of: dict[str, History] = {}
         self._by_id: dict[str, History] = {}  # those of this attempt, by the ids in its frames
         self._begin = 0
+        self._under_way: Counter[str] = Counter()  # the ns by phase of an iteration that takes several frames
 
     def again(self, it: int) -> None:
         """Begin another attempt after iteration `it`."""
-        self._by_id, self._begin = {}, it
+        self._by_id, self._begin, self._under_way = {}, it, Counter()
         for history in self._of.values():
             history.forget_after(it)
 
     def frame(self, record: Frame, plan: Plan) -> None:
         it, count, phases, of = record["it"], record["iters"][0], record["phases"], self._by_id
+        if record["stage"] != "start":
+            self._under_way.update(phases)
         if count:
             self._named(ITERATION).add(it, count, record["iters"][1])
             for phase in PHASES:
-                self._named(phase).add(it, count, phases.get(phase, 0))
+                self._named(phase).add(it, count, self._under_way[phase])
+            self._under_way.clear()
         for binding, entry in record["hooks"].items():
             if (history := of.get(binding)) is None:
                 known = int(binding) < len(plan.bindings)

@@ -412,11 +412,14 @@ def test_a_resumed_run_walks_a_stretch_again_and_its_hooks_are_known_by_name() -
     assert histories.of(there)._fired[-1] == 80
 
 
-def of_forward(taken: Callable[[int], int], seconds: float = 1.0, whole: bool = False) -> Cost:
-    """Return what the forward pass of 200 iterations costs, each of which takes so long."""
+def of_forward(taken: Callable[[int], int], seconds: float = 1.0, whole: bool = False, frames: int = 1) -> Cost:
+    """Return what the forward pass of 200 iterations costs, each of which takes so long, and so many frames."""
     state = RunState()
     for it in range(1, 201):
-        times = {"phases": {"forward": taken(it)}, "iters": [1, 50_000, 0, 0, [0]]}
+        for k in range(frames - 1):
+            phases = {"forward": taken(it) * (k == 0)}
+            state.apply(record("frame", (it - 1 + (k + 1) / frames) * seconds, it - 1, 0, phases=phases))
+        times = {"phases": {"forward": taken(it) * (frames == 1)}, "iters": [1, 50_000, 0, 0, [0]]}
         state.apply(record("frame", it * seconds, it, 0, **times))
     forward = next(row for row in rows(plan()) if row.name == "forward")
     return cost(state, plan(), Pace.of(state), forward, whole=whole)
@@ -427,6 +430,8 @@ def test_a_phase_has_its_share_of_the_same_stretch_as_its_time_and_a_spike_makes
     assert spiky.ratio == pytest.approx(1.0, rel=0.05)
     for whole, share in ((False, 0.1), (True, 0.3)):
         assert of_forward(lambda it: 25_000 if it <= 100 else 5000, whole=whole).share == pytest.approx(share)
+    slow = of_forward(lambda it: 20_000, 5.0, frames=4)
+    assert slow.ratio == 1.0 and slow.ns == pytest.approx(20_000, rel=0.1), "an iteration may take several frames"
 
 
 def test_the_rows_are_the_loop_with_every_binding_in_its_order_and_unit() -> None:
