@@ -19,7 +19,7 @@ def number(value: float) -> str:
         return "NaN" if math.isnan(value) else str(value)
     if value == 0:
         return "0"
-    if 1e-3 <= (size := abs(value)) < 1e5:
+    if 1e-3 <= (size := abs(value)) < 9_999_999.5:
         return DECIMALS[bisect(BOUNDS, size)](value)
     return f"{value:.2g}"
 

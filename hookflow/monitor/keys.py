@@ -42,7 +42,7 @@ from hookflow.text import wrapped
 NUMBERS = (
     ("attempt", "the run since it was started, or resumed last"),
     ("p50, p95, max", "median, 95th percentile and maximum of the firings of the last 60 s; v: of the attempt"),
-    ("n, vs past", "firings of the attempt; the median of the last 60 s divided by that of the attempt"),
+    ("n, vs past", "calls of the attempt (log: each iteration); the median of the last 60 s divided by its median"),
     ("over the run", "the mean of each part of the run; a bar of three eighths is the median of the bars"),
     ("last, count", "the last firing; firings of the last 60 s, or, dim, of the attempt where there were none"),
     ("%it", "share of the time in training iterations, last 60 s; · for what fires outside them, as in validation"),

@@ -261,7 +261,7 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
         "on error": hook.on_error,
         **({"off": f"since iteration {off}"} if (off := scene.state.disabled.get(binding.hook)) is not None else {}),
         **(figures or {"attempt": "has not fired yet"}),
-        "share": f"{used}   last firing {duration(timing.last)}",
+        "%it": f"{used}   last firing {duration(timing.last)}",
         **({"beside": f"{beside}"} if (beside := scene.state.first.beside.get(binding.id)) else {}),
     }
     return [line for name, value in facts.items() for line in definition(width, f" {name}", value, 11)]
