@@ -267,7 +267,7 @@ def test_copies_are_text_without_frames(scene: At) -> None:
 
 SEARCHES: dict[str, tuple[str, str, Callable[[Scene], object]]] = {
     "events": ("5", "419", lambda at: at.entry and at.entry.text),
-    "hook": ("enter", "share", lambda at: drawn(at, 80, 15)),
+    "hook": ("enter", "last firing", lambda at: drawn(at, 80, 15)),
     "help": ("question_mark", "signs", lambda at: drawn(at, 80, 15)),
 }
 
