@@ -218,8 +218,10 @@ def resumes_alike(new_run: NewRun, train_here: Train, tmp_path: Path) -> NewRun:
     from tests.runner.same import assert_same_end
 
     def check(*overrides: str, point: str, at: int, number: int = signal.SIGTERM, **options: Any) -> RunDir:
+        times = 2 if number in (signal.SIGTERM, signal.SIGUSR1) else 1  # as one, which Slurm's signals are
         alone, cut = (
-            new_run(*overrides, *strikes(tmp_path, number, (point, iteration)), **options) for iteration in (10**6, at)
+            new_run(*overrides, *strikes(tmp_path, number, (point, iteration), times=times), **options)
+            for iteration in (10**6, at)
         )
         assert train_here(alone) == 0, reason(alone)
         if number == signal.SIGKILL:

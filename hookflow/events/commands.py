@@ -93,8 +93,8 @@ def send(run: RunDir, command: str, *args: str) -> str:
     return ask
 
 
-STEPS = ((signal.SIGTERM, 0.5), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
-"""The signals and the seconds to wait after each. The second SIGTERM interrupts a hook or the wait for data."""
+STEPS = ((signal.SIGTERM, 0.5), (signal.SIGINT, 10.0), (signal.SIGKILL, 10.0))
+"""The signals and the seconds to wait after each. SIGINT, the second, interrupts a hook or the wait for data."""
 
 PERIOD = 0.1
 

@@ -148,7 +148,7 @@ def test_a_run_that_hangs_is_named_and_ended(new_run: NewRun, begin: Start, monk
     done = CliRunner().invoke(app, ["stop", run_dir.id, "--now"])
     assert done.exit_code == 0, done.stderr
     assert done.stdout == "■ interrupted at iteration 3\n"
-    assert "SIGTERM" in done.stderr
+    assert "SIGINT sent" in done.stderr
     assert training.wait() == 143
 
 

@@ -249,11 +249,12 @@ def test_a_rank_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest.Mo
     monkeypatch.setattr(agent, "LAST", 0)
     starter = agent.Agent(run_dir, 1, 0, [])
     starter._hand_on_signals()
-    starter._asked += [signal.SIGINT]
+    starter._on_signal(signal.SIGTERM, None)
+    starter._on_signal(signal.SIGTERM, None)
     for _ in range(3):
         starter._hand_on_signals()
-    assert sent == [signal.SIGINT], "the first is waited for, however long that takes"
-    starter._asked += [signal.SIGINT]
+    assert sent == [signal.SIGTERM], "the first is waited for, however long that takes"
+    starter._on_signal(signal.SIGINT, None)
     for _ in range(2):
         starter._hand_on_signals()
-    assert sent == [signal.SIGINT, signal.SIGINT, signal.SIGKILL]
+    assert sent == [signal.SIGTERM, signal.SIGINT, signal.SIGKILL]

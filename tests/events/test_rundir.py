@@ -87,6 +87,7 @@ def note(number, frame):
         sys.exit(7)
     os.write(1, b"heard\\n")  # print may be interrupted by a handler that prints
 signal.signal(signal.SIGTERM, note)
+signal.signal(signal.SIGINT, note)
 os.write(1, b"ready\\n")
 while True:
     time.sleep(0.01)
@@ -95,6 +96,7 @@ while True:
 DEAF = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(600)
@@ -137,12 +139,13 @@ def test_the_second_signal_ends_a_run_that_listens(process: Start, monkeypatch: 
 
     assert commands.stop_now(run, say)
     assert started.wait() == 7
-    assert texts == [*[f"SIGTERM sent to process {started.pid}"] * 2, "the process has ended"]
+    sent = [f"{name} sent to process {started.pid}" for name in ("SIGTERM", "SIGINT")]
+    assert texts == [*sent, "the process has ended"]
 
 
 def test_a_deaf_one_is_killed_with_those_it_has_started(process: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = {signal.SIGTERM: 0.1, signal.SIGKILL: LIMIT}
-    monkeypatch.setattr(commands, "STEPS", [(number, waits[number]) for number, _ in commands.STEPS])
+    *asked, killed = (number for number, _ in commands.STEPS)
+    monkeypatch.setattr(commands, "STEPS", [*((number, 0.1) for number in asked), (killed, LIMIT)])
     run, started, out = process(DEAF)
     child = out.readline()
     assert commands.stop_now(run, lambda _: None)

@@ -93,7 +93,7 @@ def interrupt_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def twice() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         wait_for(lambda: asked_to_stop() is not None)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
         assert waited_for.wait(LIMIT)
 
     monkeypatch.setattr(Thread, "join", notice)

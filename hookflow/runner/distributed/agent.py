@@ -15,6 +15,7 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from types import FrameType
 
 import psutil
 
@@ -23,7 +24,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.distributed.failures import append_record, exit_status, write_end
 from hookflow.runner.process.launch import cores
-from hookflow.runner.process.signals import SIGNALS, Stop
+from hookflow.runner.process.signals import SIGNALS, Received, Stop
 from hookflow.text import print_error
 
 PERIOD = 0.1
@@ -40,6 +41,7 @@ class Agent:
         self._run_dir, self._nproc, self._max_restarts, self._options = run_dir, nproc, max_restarts, options
         self._began, self._since = time.monotonic(), time.time()
         self._asked: list[int] = []
+        self._received = Received()
         self._given: dict[int, tuple[int, float]] = {}
 
     def execute(self) -> int:
@@ -49,7 +51,7 @@ class Agent:
         with ThreadPoolExecutor(1) as launcher:
             work = launcher.submit(self._launch)
             for number in SIGNALS:
-                signal.signal(number, lambda got, frame: self._asked.append(got))
+                signal.signal(number, self._on_signal)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             reported = False
@@ -65,6 +67,10 @@ class Agent:
         seconds, resumes = time.monotonic() - self._began, "--resume" in self._options
         write_end(self._run_dir, self._since, stop, resume, seconds, resumes=resumes)
         return stop.exit
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self._received.counts(number):
+            self._asked.append(number)
 
     def _hand_on_signals(self) -> None:
         """Send each rank the next signal that it has not had; LAST seconds after the second one kill it.

@@ -22,6 +22,9 @@ from hookflow.runner.process.state import RunState
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """The signals that end a run; SIGUSR1 is Slurm's warning."""
 
+TOGETHER = 5.0
+"""Seconds within which SIGTERM and SIGUSR1 count once: Slurm signals all processes of a step, and some hand it on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:
@@ -85,6 +88,19 @@ def handlers_put_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
+class Received:
+    """The signals that a process has received, each kind with its time."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, float] = {}
+
+    def counts(self, number: int) -> bool:
+        """Return whether the signal that has just come is a signal of its own."""
+        now, last = time.monotonic(), self._last.get(number)
+        self._last[number] = now
+        return number == signal.SIGINT or last is None or now - last >= TOGETHER
+
+
 class Signals:
     """Collects interruptions: `stop` by the first signal, and `commands` in their order.
 
@@ -101,6 +117,7 @@ class Signals:
         """Whether the first signal waits for a safe point: the training has begun."""
         self._hangs = False
         self._reason = ""
+        self._received = Received()
 
     def command(self, record: CommandRecord) -> None:
         """Take a record of the command log; called by the recorder's thread."""
@@ -152,7 +169,9 @@ class Signals:
             if _fetch(frame) is not None:
                 raise WorkerHangs(f"{self.stop.reason}, and no batch has come from the loader's workers for {WAIT:g} s")
             return
-        again = self.stop is not None
+        again, counts = self.stop is not None, self._received.counts(number)
+        if again and not counts:
+            return
         if not again:
             code = 130 if number == signal.SIGINT else 143
             self.stop = Stop(self._reason or f"{name} received", "interrupted", code, save=True)
