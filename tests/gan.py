@@ -61,6 +61,8 @@ class Clumsy(Adversarial):
                 run.step("genrator")
             case "one":
                 run.optimizer.step()
+            case "set":
+                run.should_stop = True
             case "by itself":
                 for optimizer in run.optimizers.values():
                     optimizer.step()

@@ -83,6 +83,12 @@ class Run(_Reports):
         self._offered_at: Place | None = None
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_on_zero" in vars(self) and not name.startswith("_"):
+            message = f"run.{name} cannot be set: nothing would read it, and no checkpoint would hold it"
+            raise UserError(Problem(message, hint="run.stop(why) ends the training; a hook keeps its own on self"))
+        super().__setattr__(name, value)
+
     # Where the run is.
 
     iter = _of("_state.iter")
