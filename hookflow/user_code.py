@@ -19,6 +19,7 @@ def showable(error: BaseException, *notes: str) -> BaseException:
         for note in notes:
             error.add_note(note)
         str(error)
+        getattr(error, "__notes__", ())  # since Python 3.13 a traceback is shown without notes that raise
         traceback.format_exception(error)
     except (Exception, SystemExit) as raised:
         message = f"{type(error).__name__}, which cannot be shown: that raises {type(raised).__name__}"

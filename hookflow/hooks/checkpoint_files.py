@@ -122,6 +122,7 @@ class _Metadata(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         import torch
 
+        module = module.removesuffix("._local")  # Python 3.13 alone has it in the names of paths
         if name in KNOWN.get(module, ()) or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{METADATA} holds more than data: {module}.{name}")

@@ -1,5 +1,6 @@
 """What is decided for several ranks, before there are any."""
 
+import io
 import pickle
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hookflow.errors import UserError, Where
-from hookflow.hooks.checkpoint_files import read_weights
+from hookflow.hooks.checkpoint_files import _Metadata, read_weights
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.builder.build import choose_strategy, with_sync_batch_norm
@@ -219,3 +220,4 @@ def test_what_names_the_shards_holds_data_alone(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(pickle.dumps(dict.__repr__))
     with pytest.raises(UserError, match=r"holds more than data: builtins.getattr"):
         read_weights(tmp_path, "model")
+    assert _Metadata(io.BytesIO(b"cpathlib._local\nPosixPath\n(Va\ntR.")).load() == Path("a"), "as Python 3.13 has it"

@@ -333,6 +333,7 @@ class CheckpointStore:
     def _write_file(self, path: Path, content: Any, opened: ExitStack) -> _Digesting:
         """Write bytes as they are, anything else by `torch.save`; the file is closed with `opened`."""
         result = _Digesting(opened.enter_context(path.open("wb", buffering=0)), self._abandoned)
+        opened.enter_context(result)  # once it is closed, the buffer of an abandoned write is dropped
         file = io.BufferedWriter(result, CHUNK)
         if isinstance(content, bytes):
             file.write(content)
