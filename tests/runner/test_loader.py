@@ -16,13 +16,14 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.components import LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.runner import random_state as random_state_module
-from hookflow.runner.data.batches import DataContext, prefetch
+from hookflow.runner.data.batches import DataContext, _has_objects, prefetch
 from hookflow.runner.data.loader import Loader, OnDevice, may_draw
 from hookflow.runner.data.loader_parts import BatchSampler, loader_parts
 from hookflow.runner.data.source import Source, as_source, close
@@ -444,6 +445,18 @@ def test_data_that_draw_nothing_are_not_seeded() -> None:
     before = generator_states()
     epoch(source(of))
     assert generator_states() == before
+
+
+def test_objects_with_a_move_of_their_own_move_themselves_and_on_no_other_stream() -> None:
+    packed = pack_sequence([torch.ones(3), torch.ones(2)])
+    kept = SimpleNamespace(to=lambda device: device)
+    batch = {"text": packed, "graphs": [kept], "name": "a"}
+    moved = context(device=torch.device("meta")).to_device(batch)
+    assert (moved["text"].data.device.type, moved["text"].batch_sizes.device.type) == ("meta", "cpu")
+    assert (moved["graphs"], moved["name"]) == ([torch.device("meta")], "a")
+    assert context().to_device(batch)["graphs"] == [kept], "on the CPU it is where it must be"
+    assert _has_objects(batch)
+    assert not _has_objects({"x": [torch.ones(1), "a"]})
 
 
 def test_on_cuda_a_batch_is_handed_out_before_the_next_one_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:

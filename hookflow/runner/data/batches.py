@@ -38,9 +38,12 @@ class DataContext:
         """Return the batch with every tensor on the device; on CUDA without waiting for the copy.
 
         Tensors of four dimensions get the channels_last memory format if asked for. Dicts, lists and tuples are
-        traversed; anything else is left as it is.
+        traversed. Of other objects those that have `to` move themselves; on the CPU, and without it, they stay as
+        they are.
         """
         if not isinstance(batch, Tensor):
+            if self.device.type != "cpu" and _moves_itself(batch):
+                return batch.to(self.device)
             return map_parts(batch, self.to_device)
         if batch.device == self.device and not self.channels_last:
             return batch
@@ -151,13 +154,29 @@ def tensors(batch: Any) -> Iterator[Tensor]:
             yield from tensors(part)
 
 
+def _moves_itself(part: Any) -> bool:
+    """Return whether an object has `to`, as a `PackedSequence` or a graph of PyG; mappings become dicts instead."""
+    return callable(getattr(part, "to", None)) and not isinstance(part, Tensor | dict | UserDict)
+
+
+def _has_objects(batch: Any) -> bool:
+    parts = batch.values() if isinstance(batch, dict | UserDict) else batch if isinstance(batch, list | tuple) else ()
+    return _moves_itself(batch) or any(map(_has_objects, parts))
+
+
 def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
-    """Yield the batches on the device. On CUDA each is copied on a stream of its own, beside the step before."""
+    """Yield the batches on the device. On CUDA each is copied on a stream of its own, beside the step before.
+
+    A batch of objects is copied on the stream of the step: nothing says which memory they hold.
+    """
     if context.device.type != "cuda":
         yield from map(context.to_device, batches)
         return
     side = torch.cuda.Stream(context.device)
     for batch in batches:
+        if _has_objects(batch):
+            yield context.to_device(batch)
+            continue
         with torch.cuda.stream(side):
             moved, copied = context.to_device(batch), side.record_event()
         for tensor in tensors(moved):
