@@ -1,11 +1,12 @@
 """A model and data so small that a run takes milliseconds: named by the tests' pipelines as "./toy.py:…"."""
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -46,9 +47,14 @@ class Forgets(Net):
     def __init__(self) -> None:
         super().__init__()
         self.calls, self.sums, self.outputs = 0, torch.zeros(3), None
+        self.draws, self.used, self.dead = np.random.default_rng(0), np.zeros(3), deque([0])
+        self.register_buffer("recent", torch.zeros(3), persistent=False)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         self.calls += 1
+        self.used += self.draws.random()
+        self.dead.append(self.calls)
+        self.recent = self.recent * 0.9 + 1
         self.outputs = super().forward(inputs)
         self.sums += self.outputs.detach().sum(0)
         return self.outputs

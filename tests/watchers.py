@@ -333,6 +333,6 @@ class Forgets:
     def before_run(self, run: Any) -> None:
         self.run, self.model, self.weights = run, run.model, list(run.model.parameters())
 
-    def after_train_iter(self) -> None:
+    def after_train_epoch(self) -> None:
         self.seen += 1
         type(self).total += 1

@@ -301,6 +301,7 @@ BYTES = 8 * 2**20
 DEPTH, VALUES = 6, 10_000
 """How deep attributes are looked into, and at how many values in all."""
 
+GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 
@@ -335,7 +336,7 @@ def mark(value: Any, opaque: Set[int] = frozenset(), depth: int = DEPTH, left: I
             return id(value) if address(value) in opaque else mark_of_tensor(value)
         case np.ndarray() if value.dtype.hasobject or value.nbytes > BYTES:
             return id(value), value.shape
-        case np.ndarray() | np.generic() | torch.Generator() | random.Random():
+        case _ if isinstance(value, (np.ndarray, np.generic, *GENERATORS)):
             return id(value), plain(value)
     is_set = isinstance(value, set | frozenset)
     items: Iterable[tuple[Any, Any]] = enumerate(value) if is_set else held(value, newest=True)

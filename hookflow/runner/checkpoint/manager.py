@@ -183,7 +183,7 @@ class CheckpointManager:
         self._context, self._update, self._store = context, update, store
         self._state, self._engine, self._requests = context.state, context.engine, context.requests
         self._consensus, self._ranks, self._log = context.consensus, context.consensus.ranks, context.log
-        self._unsaved: Unsaved | None = unsaved
+        self._unsaved = unsaved
         saving = [hook for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint)]
         self._keep = max((hook.newest for hook in saving), default=None)
         """How many of the newest checkpoints stay, beside those with a name; None keeps all."""
@@ -209,8 +209,7 @@ class CheckpointManager:
 
     def look(self) -> None:
         """Look, as the training begins, at what no checkpoint holds. Raises UserError for a state that none can."""
-        if self._unsaved:
-            self._unsaved.look()
+        self._unsaved.look()
         if self._keep is not None:
             self.snapshot.check_states()
 
@@ -243,10 +242,7 @@ class CheckpointManager:
             late = ", ".join(self._requests.take_saves()[0])
             self._log.say(f"no checkpoint is saved ({late}): the models have the weights of {self.restored}", "warn")
             return
-        changed = [*self._unsaved.warnings()] if self._unsaved else []
-        if changed:
-            self._unsaved = None
-        for warning in (*self._update.warnings(), *changed):
+        for warning in (*self._update.warnings(), *self._unsaved.warnings()):
             self._warn_once(warning)
         began = time.perf_counter()
         with self._state.during("save"), self._context.timeline.excluded(SAVING):

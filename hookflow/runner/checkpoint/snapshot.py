@@ -6,11 +6,13 @@ all of it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from logging import Logger
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -25,7 +27,7 @@ from hookflow.runner.distributed.parallel import load_model, load_optimizer, loc
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.update import Update
 from hookflow.runner.random_state import random_state, set_random_state
-from hookflow.runner.run_tensors import OPAQUE, mark
+from hookflow.runner.run_tensors import GENERATORS, OPAQUE, mark, of_tensor
 from hookflow.user_code import only_showable
 
 OTHER = "the model and the optimizer must be those of the checkpoint; start a new run for others"
@@ -287,10 +289,11 @@ class Unsaved:
         self._before = {name: dict(self._marks(owner)) for name, owner in self._owners.items()}
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning for each owner of attributes that have changed."""
-        for name, before in self._before.items():
+        """Yield a warning for each owner of attributes that have changed, once."""
+        for name, before in [*self._before.items()]:
             owner = self._owners[name]
             if changed := [attribute for attribute, mark in self._marks(owner) if before.get(attribute) != mark]:
+                del self._before[name]
                 has = "a buffer, or get_extra_state() and set_extra_state()" if isinstance(owner, nn.Module) else OWN
                 yield (
                     f"{name} changes {', '.join(changed)} while it trains, and no checkpoint holds that: a resumed run "
@@ -315,15 +318,25 @@ class Unsaved:
 def _numbers_of(module: nn.Module) -> Iterator[tuple[str, Hashable]]:
     """Yield the attributes of a module that hold a state, and no result of its latest call, each with a mark.
 
-    They are numbers, generators, and tensors that were changed in place.
+    They are numbers and lists of them, arrays, generators, tensors changed in place, and buffers of no state_dict.
     """
+    for name in module._non_persistent_buffers_set:
+        if (buffer := getattr(module, name)) is not None:
+            yield name, of_tensor(buffer)
     for name, value in vars(module).items():
         if isinstance(value, torch.Tensor):
             if not value.is_inference() and value._version:
                 yield name, value._version
-        elif name != "training" and isinstance(value, (int, float, torch.Generator)):
+        elif name != "training" and all(isinstance(each, NUMBERS) for each in _items(value)):
             yield name, mark(value)
 
+
+def _items(value: Any) -> Iterable[Any]:
+    """Return the items of a list that has some, else the value alone."""
+    return value if isinstance(value, (list, deque)) and value else [value]
+
+
+NUMBERS = (int, float, np.ndarray, *GENERATORS)
 
 OWN = "state_dict() and load_state_dict()"
 
