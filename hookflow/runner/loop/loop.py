@@ -208,6 +208,10 @@ class Loop:
         self.section = self.context.parts.section
         self.data = self.context.parts.data
         self.sets = sets_of("val", self.data)
+        hooks, plan = self.context.parts.hooks, self.context.plan
+        own = {hook.name for hook in plan.hooks if not hook.queue} & {b.hook for b in plan.at("after_train_epoch")}
+        self.hooks_may_raise = any(not type(hooks[name]).__module__.startswith("hookflow.") for name in own)
+        """Whether the end of an epoch has hooks of the user's own, for which the state before them is kept."""
         every, request = self.context.parts.val_every, self.context.requests.validate_on
         self.schedules = {
             name: ValSchedule(name, every[name], self.state, partial(request, [name])) for name in self.sets
@@ -284,7 +288,8 @@ class Loop:
         if not state.epoch_is_over or self.checkpoints.to_repeat is not None:
             engine.cut(entered)
             return
-        self.checkpoints.to_repeat = self.checkpoints.snapshot.capture()
+        if self.hooks_may_raise:
+            self.checkpoints.to_repeat = self.checkpoints.snapshot.capture()
         state.epoch += 1
         state.batch_idx = 0
         state.epoch_ends = False
