@@ -52,23 +52,28 @@ def resumed(
     """
     from hookflow.events.records import VERSION
     from hookflow.events.run_lock import release
+    from hookflow.events.rundir import run_argument
     from hookflow.runner.checkpoint.manifest import damage, list_checkpoints, newest_good
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.runner.process.launch import claim, keep, propose, withdraw
-    from hookflow.service.pipelines import Target, read_pipeline
-    from hookflow.service.runs import find_run, has_begun
+    from hookflow.service.pipelines import Target
+    from hookflow.service.runs import find_run, has_begun, has_checkpoint
 
-    file = Path(target) if target and target.endswith(".toml") else None
+    named, colon, checkpoint = (target or "").partition(":")
+    file = Path(named) if named.endswith(".toml") else None
     hooks: Collection[str] | None = None
-    if target and (":" in target or (Path(target) / "manifest.json").is_file()):
+    if target and (colon or (Path(target) / "manifest.json").is_file()):
+        if file:
+            section = changes.load(file).pipeline.run
+            named = run_argument(find_run(section.name, Path(section.dir), having=has_checkpoint))
         message = f"{target} is a checkpoint, and a resumed run goes on from its newest whole one"
-        raise UserError(Problem(message, hint=f"a new run begins with it: hookflow fork {target}"))
+        raise UserError(Problem(message, hint=f"a new run begins with it: hookflow fork {named}{colon}{checkpoint}"))
     if file is None:
         run_dir = find_run(target, changes.dir or Path("runs"), having=has_begun, or_file=True)
     else:
-        pipeline = read_pipeline(file, changes.overrides, without=changes.without, only=changes.only).pipeline
+        pipeline = changes.load(file).pipeline
         hooks = pipeline.hooks
-        run_dir = find_run(pipeline.run.name, changes.dir or Path(pipeline.run.dir), having=has_begun)
+        run_dir = find_run(pipeline.run.name, Path(pipeline.run.dir), having=has_begun)
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         withdraw(run_dir)  # what a resume that was killed has left

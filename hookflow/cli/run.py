@@ -232,12 +232,19 @@ def _exit(run_dir: RunDir, code: int, *, shown: bool, left: bool = False) -> NoR
 
 def compiled(target: str | None, changes: Changes, *, warns: bool = False) -> tuple[Loaded, Plan]:
     """Return the pipeline of a file, and its plan; print the warnings of the plan if `warns` is true."""
+    from hookflow.events.rundir import run_argument
+    from hookflow.pipeline.layers import nearest_file
     from hookflow.service.pipelines import valid_plan
+    from hookflow.service.runs import find_run
 
     if target is None:
         hint = "e.g. hookflow run pipelines/cifar.toml"
         raise UserError(Problem("name a pipeline file, or a run with --resume", hint=hint))
-    loaded = changes.load(Path(target))
+    if (path := Path(target)).is_dir() or not (path.exists() or target.endswith(".toml")):
+        run_dir = find_run(target, changes.dir or Path("runs"), or_file=True)
+        hint = nearest_file(path) or f"to resume it: hookflow run --resume {run_argument(run_dir)}"
+        raise UserError(Problem(f"{target} is a run, and a new run begins with a pipeline file", hint=hint))
+    loaded = changes.load(path)
     plan = valid_plan(loaded, shuffle=changes.shuffle)
     for problem in plan.warnings if warns else ():
         print_error(f"warning: {problem}")

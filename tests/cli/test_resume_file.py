@@ -87,6 +87,12 @@ def test_where_no_checkpoint_can_be_used_nothing_of_the_run_changes(run: RunDir)
     assert "cannot be used (model.pt has" in refusal("run.max_epochs=5", "model.args.width=64")
     hookflow_here("run", "--resume", run.id, "--ui", "plain", cwd=Path.cwd(), code=2)
     assert written(run) == before, "neither its files nor its log"
+    for target in ("toy.toml:best", f"{run.id}:best"):
+        with pytest.raises(UserError, match=f"is a checkpoint, .*\n.*: hookflow fork {run.id}:best$"):
+            resumed(target, Changes())
+    for target, hint in ((run.id, f"to resume it: hookflow run --resume {run.id}"), ("toy", 'did you mean "toy.toml"')):
+        with pytest.raises(UserError, match=f"{target} is a run, and a new run begins with a .*file\n    {hint}"):
+            compiled(target, Changes())
 
 
 def test_nobody_else_resumes_it_before_it_starts(run: RunDir) -> None:
