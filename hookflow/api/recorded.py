@@ -25,6 +25,7 @@ from hookflow.monitor.selection import curve_svg, html_of, html_table, select
 from hookflow.monitor.summary import metric_rows, read_overview
 from hookflow.pipeline.source_map import as_toml
 from hookflow.runner.checkpoint.manifest import (
+    APART,
     WEIGHTS,
     DamagedError,
     damage,
@@ -155,12 +156,15 @@ class RecordedRun:
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints, the newest first; those that cannot be used are left out."""
+        """The checkpoints, the newest first; not those that cannot be used, or were saved after an error."""
+        return self._saved("", WEIGHTS)
+
+    def _saved(self, *prefixes: str) -> list[Checkpoint]:
         folder = self._run_dir.checkpoints
         names = names_by_checkpoint(folder)
         result = []
-        weights = list_checkpoints(folder, WEIGHTS)
-        for path in sorted((*list_checkpoints(folder), *weights), key=iteration_of, reverse=True):
+        paths = (path for prefix in prefixes for path in list_checkpoints(folder, prefix))
+        for path in sorted(paths, key=iteration_of, reverse=True):
             try:
                 manifest = read_manifest(path)
             except DamagedError:
@@ -171,7 +175,7 @@ class RecordedRun:
 
     def checkpoint(self, name: str = "last") -> Checkpoint:
         """Return the checkpoint of a name: "last", "best", or that of its folder. Raises UserError if there is none."""
-        every = self.checkpoints
+        every = self._saved("", *APART)
         for checkpoint in every:
             if name in (*checkpoint.names, checkpoint.path.name):
                 return checkpoint

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hookflow.api.recorded import RecordedRun
 from hookflow.cli.resume import Changes
 from hookflow.cli.run import forked
 from hookflow.errors import UserError
@@ -18,6 +19,7 @@ from tests.conftest import NewRun, Train, Trained, messages, reason, records, st
 from tests.monitor.conftest import read as read_log
 from tests.processes import Training
 from tests.runner.same import assert_same, curve, final_state, logged
+from tests.toy import Net
 
 KEEPS = ('hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]', "hooks.checkpoint.args.keep=99")
 LR = 'hooks.lr={use="lr_monitor"}'
@@ -229,6 +231,9 @@ def test_a_hook_that_raises_after_the_iterations_costs_no_epoch(
     parent = trained(f'hooks.fails={{use="./watchers.py:Fails", args={{place="{place}"}}}}', code=1)
     (apart,) = list_checkpoints(parent.checkpoints, EXCEPTION)
     assert f"hookflow fork {apart} trains on from it" in messages(parent, "warn")[-1]
+    loaded = RecordedRun(parent).checkpoint(apart.name).load_into(Net())
+    assert_same(loaded.state_dict(), torch.load(apart / "model.pt", weights_only=True))
+    assert apart not in [each.path for each in RecordedRun(parent).checkpoints]
     child = fork(parent, apart.name, 'hooks.fails.args.place="nowhere"')
     assert records(child, "metrics")[0]["it"] == 5
     assert_same(final_state(child)["model"], final_state(left_alone)["model"])
