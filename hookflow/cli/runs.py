@@ -129,10 +129,12 @@ def table(
     spare = [key for key in (*LESS, *best[1:]) if key in usual] + differ[:DIFFERENT] * bool(usual)
     keys = keys or [*usual]
     cells = {key: column(rows, key, now) for key in keys}
+    terminal, room = sys.stdout.isatty(), shutil.get_terminal_size().columns
+    if "reason" in usual and not terminal:  # a column that is named has the whole
+        cells["reason"] = [text[:99] + "…" * (len(text) > 99) for text in cells["reason"]]
     if tree:
         indents = (f"{'  ' * (depth - 1)}└ " if depth else "" for depth, _ in placed)
         cells[keys[0]] = [f"{indent}{text}" for indent, text in zip(indents, cells[keys[0]], strict=True)]
-    terminal, room = sys.stdout.isatty(), shutil.get_terminal_size().columns
     widest = {key: max(texts, key=len, default="") for key, texts in cells.items()} if terminal else {}
     while terminal and spare and max(map(len, columns([headings(keys), [widest[key] for key in keys]]))) > room:
         keys.remove(spare.pop())  # the keys in which the runs differ give way first, the last one before the others
