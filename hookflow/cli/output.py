@@ -116,11 +116,16 @@ def write_file(path: Path, text: str) -> None:
 
 def check_writable(path: Path) -> None:
     """Make the folder of a file that is written in the end. Raises UserError where the file cannot be."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    there = [each for each in (path, path.parent) if each.exists()]  # a file that is there is replaced
-    if path.is_dir() or not path.parent.is_dir() or not all(os.access(each, os.W_OK) for each in there):
-        raise UserError(Problem("cannot be written", Where(str(path))))
+    from tempfile import TemporaryFile
+
+    try:
+        with suppress(FileExistsError):
+            path.parent.mkdir(parents=True)
+        if path.is_file() or path.is_dir():
+            path.open("ab").close()
+        TemporaryFile(dir=path.parent).close()  # a file that is there is replaced
+    except OSError as error:
+        raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(path)))) from None
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None = None) -> list[str]:

@@ -331,8 +331,11 @@ def whole(path: Path) -> Iterator[BinaryIO]:
         with contextlib.suppress(FileNotFoundError):
             shutil.copymode(path, aside)
         aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
+    except BaseException as error:
+        if getattr(error, "filename", None) == str(aside):
+            error.filename = str(path)  # type: ignore[attr-defined]  # which a user has named
+        with contextlib.suppress(OSError):  # it is not there, or the disk is read-only
+            aside.unlink()
         raise
 
 

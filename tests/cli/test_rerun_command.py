@@ -200,7 +200,7 @@ def test_the_batch_is_saved_and_keys_are_set(folder: Path) -> None:
     rerun(run.id, "--at", "4", "--for", "1", "--save-batch", "again.pt")
     assert torch.equal(first[0], torch.load("again.pt", weights_only=True)[0][0])
     assert "run.detect_anomalies" in rerun(run.id, "--at", "4", "--set", "run.detect_anomalies=true", code=2)
-    assert "again.pt/b.pt: cannot be written" in rerun(run.id, "--at", "4", "--save-batch", "again.pt/b.pt", code=2)
+    assert "b.pt: cannot be written: Not a dir" in rerun(run.id, "--at", "4", "--save-batch", "again.pt/b.pt", code=2)
     missing = rerun(run.id, "--at", "4", "--with", f"{Path.cwd()}/no.py:No", code=2)
     assert f'there is no file "{Path.cwd()}/no.py"\n' in missing
 

@@ -64,14 +64,16 @@ def test_a_run_that_was_refused_at_the_start_is_listed_only_where_it_is_wanted(s
     refused_run = RunDir(several[0].path.with_name("20260921-172320-0009"))
     refused_run.path.mkdir()
     refused_run.sign(id=refused_run.id, name="cifar", created=BEGAN)
-    append(refused_run, [end(t=BEGAN + 2, it=0, status="failed", exit=2, reason="p.toml:3:1: no such device")])
+    why = f"p.toml:3:1: no such device{'.' * 500}"
+    append(refused_run, [end(t=BEGAN + 2, it=0, status="failed", exit=2, reason=why)])
     shown = invoke("runs")
     assert len(ids(shown)) == 4 and "0009" not in shown
     assert shown.endswith("""without 1 run refused before the first iteration: --filter 'status == "refused"'\n""")
     listed = invoke("runs", "--filter", 'status == "refused"')
     assert ids(listed) == ["0009"], listed
+    assert f"  {why[:99]}…\n" in listed
     page = json.loads(invoke("show", str(refused_run.path), "--format", "json"))
-    assert (page["status"], page["reason"]) == ("refused", "refused: p.toml:3:1: no such device")
+    assert (page["status"], page["reason"]) == ("refused", f"refused: {why}")
 
 
 def test_columns_give_way_on_a_narrow_terminal(several: list[RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +171,10 @@ def test_tags_and_a_note(several: list[RunDir]) -> None:
     assert run.noted() == (["base"], "")
     run.notes.write_text('{"tags": [1], "note": 2}')
     assert run.noted() == ([], "")
+    run.notes.with_name(f"{run.notes.name}.{os.getpid()}.tmp").mkdir()  # where it is written aside
+    with pytest.raises(IsADirectoryError) as raised:
+        invoke("tag", run.id, "good")
+    assert raised.value.filename == str(run.notes)
 
 
 def test_runs_are_deleted_with_all_that_is_theirs(several: list[RunDir], here: Path) -> None:
