@@ -178,8 +178,8 @@ class Signals:
             self.state.attention = True
         if again or not self.graceful:
             assert self.stop is not None
-            early = f"{self.stop.reason} before the training began"
-            raise Interrupted(f"{name} received twice: ended at once" if again else early)
+            then = f", then {name}: ended at once" if again else " before the training began"
+            raise Interrupted(f"{self.stop.reason}{then}")
 
 
 def _fetch(frame: FrameType | None) -> FrameType | None:
