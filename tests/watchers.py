@@ -325,6 +325,11 @@ def slow(run: Any) -> None:
     time.sleep(0.02)
 
 
+def unfreezes(run: Any) -> None:
+    """Freezes a layer, for the first epoch."""
+    run.model.body[0].requires_grad_(run.epoch > 0)
+
+
 class Forgets:
     """Counts its calls, and holds what is the run's."""
 

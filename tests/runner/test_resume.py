@@ -104,6 +104,19 @@ def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(resume
     resumes_alike('model.use="./toy.py:Counts"', swa, export, point="after_train_iter", at=12)
 
 
+@pytest.mark.parametrize("at", [3, 5])
+@pytest.mark.parametrize(
+    "hook",
+    [
+        'use="./watchers.py:unfreezes", points=["before_train_epoch"]',
+        'use="freeze", args={params=["head.*"], end="1ep"}',  # no norm is among them
+    ],
+)
+def test_what_a_hook_has_frozen_stays_so(resumes_alike: NewRun, hook: str, at: int) -> None:
+    """In the middle of an epoch, where no point fires that would freeze it again; and at its end."""
+    resumes_alike(f"hooks.freezes={{{hook}}}", point="after_train_iter", at=at)
+
+
 LOST = "the task Forgets changes buffer, draws, target, scaler, steps while it trains, and no checkpoint holds that"
 
 

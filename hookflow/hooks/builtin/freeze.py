@@ -59,7 +59,8 @@ class Freeze(Hook):
         trained = {name: p for name, p in named_parameters(run.model).items() if id(p) in held}
         self.chosen = [*frozen_parameters(trained, self.params).values()]
         due = self.first <= run.iter < self.last
-        self.frozen = bool(self.suspended) and not due  # a checkpoint of the iteration at which they train again
+        held_back = self.suspended or (run.iter and not all(p.requires_grad for p in self.chosen))
+        self.frozen = bool(held_back) and not due  # a checkpoint of the iteration at which they train again
         self.before_train_iter(run)
 
     def before_train_iter(self, run: Run) -> None:

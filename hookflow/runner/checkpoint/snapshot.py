@@ -59,6 +59,7 @@ class Snapshot:
             **{state_key("model", name): model.state_dict() for name, model in self.parts.models.items()},
             **{state_key("optimizer", name): each.state_dict() for name, each in self.parts.optimizers.items()},
             "modes": [name for name, module in self.parts.model.named_modules() if not module.training],
+            "without_grad": [name for name, p in self.parts.model.named_parameters() if not p.requires_grad],
             "gradients": self.update.state_dict(),
             "group": self.update.group.state_dict(),
             "step_guard": guard.state_dict() if guard else {},
@@ -129,6 +130,8 @@ class Snapshot:
         if adapt is not None:
             state = adapt(state)
         self._restore_weights(state)
+        if adapt is None and "without_grad" in state and state["hooks"].keys() <= self.parts.hooks.keys():
+            self._restore_requires_grad(state["without_grad"])  # unless the hook that froze them may be gone
         self.update.load_state_dict(state["gradients"])
         self.update.group.load_state_dict(state["group"])
         if self.update.guard and state["step_guard"]:
@@ -171,6 +174,14 @@ class Snapshot:
         in_eval = frozenset(state["modes"])
         for name, module in self.parts.model.named_modules():
             module.training = name not in in_eval
+
+    def _restore_requires_grad(self, without: Iterable[str]) -> None:
+        parameters, frozen = self.parts.model.named_parameters(), frozenset(without)
+        changed = {name: p for name, p in parameters if p.requires_grad == (name in frozen)}
+        for parameter in changed.values():
+            parameter.requires_grad_(not parameter.requires_grad)
+        if changed:
+            self.say(f"requires_grad is as before the resume: {first_few(changed)}")
 
     def _restore_hooks(self, saved: dict[str, Any]) -> None:
         for name, hook in self.parts.hooks.items():
