@@ -61,8 +61,8 @@ class Clumsy(Adversarial):
                 run.step("genrator")
             case "one":
                 run.optimizer.step()
-            case "set":
-                run.should_stop = True
+            case "should_stop" | "model":
+                setattr(run, self.mistake, True)
             case "by itself":
                 for optimizer in run.optimizers.values():
                     optimizer.step()

@@ -78,7 +78,8 @@ def test_the_trace(gan: Trained, tmp_path: Path) -> None:
     [
         ('task={use="./gan.py:Clumsy", args={mistake="name"}}', 'no optimizer "genrator"; did you mean "generator"?'),
         ('task={use="./gan.py:Clumsy", args={mistake="one"}}', "several optimizers, and run.optimizer means one"),
-        ('task={use="./gan.py:Clumsy", args={mistake="set"}}', "run.should_stop cannot be set"),
+        ('task={use="./gan.py:Clumsy", args={mistake="should_stop"}}', "run.should_stop cannot be set"),
+        ('task={use="./gan.py:Clumsy", args={mistake="model"}}', "run.model cannot be set"),
         ('task={use="./gan.py:NoEvaluation"}', "defines no evaluate"),
         ('hooks.steps={use="./gan.py:Steps"}', "run.step is for the step of a task that steps its optimizers itself"),
         ("run.accumulate=2", "run.accumulate says when the optimizers step, and this task steps them itself"),

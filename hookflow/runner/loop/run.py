@@ -82,11 +82,13 @@ class Run(_Reports):
         self._iteration = context.iteration
         self._offered_at: Place | None = None
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
+        self._own = frozenset(vars(self))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_on_zero" in vars(self) and not name.startswith("_"):
-            message = f"run.{name} cannot be set: nothing would read it, and no checkpoint would hold it"
-            raise UserError(Problem(message, hint="run.stop(why) ends the training; a hook keeps its own on self"))
+        is_own = name in vars(self).get("_own", ()) or name == "should_stop"  # which stops a Trainer of Lightning
+        if is_own and not name.startswith("_"):
+            hint = "run.stop(why)" if name == "should_stop" else f"change what run.{name} holds"
+            raise UserError(Problem(f"run.{name} cannot be set: the training would not see it", hint=hint))
         super().__setattr__(name, value)
 
     # Where the run is.
