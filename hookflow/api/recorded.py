@@ -175,13 +175,11 @@ class RecordedRun:
 
     def checkpoint(self, name: str = "last") -> Checkpoint:
         """Return the checkpoint of a name: "last", "best", or that of its folder. Raises UserError if there is none."""
-        every = self._saved("", *APART)
-        for checkpoint in every:
-            if name in (*checkpoint.names, checkpoint.path.name):
-                return checkpoint
-        there = dict.fromkeys(known for item in every for known in (*item.names, item.path.name))
-        hint = nearest_or_all(name, there)
-        raise UserError(Problem(f'the run {self.id} has no checkpoint "{name}"', hint=hint))
+        there = {known: item for item in self._saved("", *APART) for known in (*item.names, item.path.name)}
+        if name not in there:
+            hint = nearest_or_all(name, there)
+            raise UserError(Problem(f'the run {self.id} has no checkpoint "{name}"', hint=hint))
+        return there[name]
 
     def rerun(
         self,
