@@ -62,18 +62,15 @@ def resumed(
     named, colon, checkpoint = (target or "").partition(":")
     file = Path(named) if named.endswith(".toml") else None
     hooks: Collection[str] | None = None
-    if target and (colon or (Path(target) / "manifest.json").is_file()):
-        if file:
-            section = changes.load(file).pipeline.run
-            named = run_argument(find_run(section.name, Path(section.dir), having=has_checkpoint))
-        message = f"{target} is a checkpoint, and a resumed run goes on from its newest whole one"
-        raise UserError(Problem(message, hint=f"a new run begins with it: hookflow fork {named}{colon}{checkpoint}"))
-    if file is None:
-        run_dir = find_run(target, changes.dir or Path("runs"), having=has_begun, or_file=True)
-    else:
+    root = changes.dir or Path("runs")
+    if file:
         pipeline = changes.load(file).pipeline
-        hooks = pipeline.hooks
-        run_dir = find_run(pipeline.run.name, Path(pipeline.run.dir), having=has_begun)
+        named, root, hooks = pipeline.run.name, Path(pipeline.run.dir), pipeline.hooks
+    if target and (colon or (Path(target) / "manifest.json").is_file()):
+        fork = f"{run_argument(find_run(named, root, having=has_checkpoint))}:{checkpoint}" if file else target
+        message = f"{target} is a checkpoint, and a resumed run goes on from its newest whole one"
+        raise UserError(Problem(message, hint=f"a new run begins with it: hookflow fork {fork}"))
+    run_dir = find_run(named or None, root, having=has_begun, or_file=file is None)
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         withdraw(run_dir)  # what a resume that was killed has left
