@@ -6,9 +6,9 @@ directory; `"./file.py:Name"` in `use` and `modules`, and files of `weights`, to
 """
 
 from math import prod
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from hookflow.pipeline.components import (
     Component,
@@ -22,7 +22,6 @@ from hookflow.pipeline.components import (
     refuses,
     shape,
 )
-from hookflow.pipeline.source_map import as_toml
 from hookflow.pipeline.values import (
     AmountField,
     ArgList,
@@ -244,14 +243,6 @@ class SweepRange(Section):
 
 Choices = Annotated[ArgList, Field(min_length=1)]
 
-
-def _distinct(values: list[Any]) -> list[Any]:
-    if twice := [value for k, value in enumerate(values) if repr(value) in map(repr, values[:k])]:  # 1 == true
-        raise ValueError(f"{as_toml(twice[0])} is listed twice, and would be trained twice")
-    return values
-
-
-Distinct = Annotated[Choices, AfterValidator(_distinct)]
 Searched = dict[
     str,
     Annotated[
@@ -269,7 +260,7 @@ class SweepSection(Section):
     """The metric of the validation by which trials are compared, e.g. "accuracy": the best value of each run."""
     mode: Literal["max", "min"] | None = None
     """Whether more or less of the metric is better; its name says it if left out."""
-    grid: dict[str, Distinct] = Field(default={}, examples=[{"optimizer.args.lr": [0.01, 0.1]}])
+    grid: dict[str, Choices] = Field(default={}, examples=[{"optimizer.args.lr": [0.01, 0.1]}])
     """The values of each key; every combination is a trial."""
     random: Searched = Field(default={}, examples=[{"optimizer.args.lr": {"low": 1e-4, "high": 0.1, "log": True}}])
     """The values of each key, as a list or a range; trials draw from them."""

@@ -271,6 +271,10 @@ class Sweep:
                     valid_plan(self.load(first | {key: value}, imports=imports), imports=imports)
                 except UserError as error:
                     problems += [problem for problem in error.problems if problem not in problems]
+        for key, values in self.section.grid.items():
+            if twice := [value for k, value in enumerate(values) if repr(value) in map(repr, values[:k])]:  # 1 == True
+                message = f"{key} = {as_toml(twice[0])} is listed twice, and would be trained twice"
+                problems.append(Problem(message, self._place(key)))
         if problems:
             raise UserError(problems)
 

@@ -150,8 +150,7 @@ def test_what_no_trial_could_have_is_refused_before_the_first(folder: Path) -> N
     assert not sweeps(folder)
     assert "say how many trials it has" in wrong('[sweep.random]\n"run.seed" = [1]\n')
     assert "leave trials out" in wrong('trials = 3\n[sweep.grid]\n"run.seed" = [1]\n')
-    text = wrong('[sweep.grid]\n"run.seed" = [1, true, 2, 1]\n')
-    assert 'p.toml:10:1: sweep.grid."run.seed": 1 is listed twice' in text
+    assert "p.toml:10:1: run.seed = 1 is listed twice" in wrong('[sweep.grid]\n"run.seed" = [1, 2, 1]\n')
     assert "one of the tables grid, random and optuna" in wrong("")
     assert "is not below high" in wrong('trials = 3\n[sweep.random]\n"run.seed" = { low = 3, high = 1 }\n')
     wrong_key = written(folder, '[sweep.grid]\n"run.max_epoch" = [1]\n')
