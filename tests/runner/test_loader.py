@@ -26,7 +26,7 @@ from hookflow.runner import random_state as random_state_module
 from hookflow.runner.data.batches import DataContext, _has_objects, prefetch
 from hookflow.runner.data.loader import Loader, OnDevice, may_draw
 from hookflow.runner.data.loader_parts import BatchSampler, loader_parts
-from hookflow.runner.data.source import Source, as_source, close
+from hookflow.runner.data.source import Batches, Source, as_source, close
 from hookflow.runner.random_state import generator_states, random_state, seed_everything
 from tests.conftest import TESTS
 from tests.loaders import Buckets, Images, Numbers, context, dataset, with_sampler
@@ -39,10 +39,17 @@ BUCKETS = {"batch_size": None, "batch_sampler": "./loaders.py:Buckets"}
 
 
 def source(
-    made: Any, *, seed: int = 5, rank: int = 0, world: int = 1, shards_itself: bool = False, **section: Any
+    made: Any,
+    *,
+    seed: int = 5,
+    rank: int = 0,
+    world: int = 1,
+    shards_itself: bool = False,
+    say: Any = print,
+    **section: Any,
 ) -> Source:
     described = LoaderSection.model_validate({"batch_size": 4, **section})
-    settings = context(seed=seed, rank=rank, world=world)
+    settings = context(seed=seed, rank=rank, world=world, say=say)
     parts = loader_parts(
         described, "data.train.loader", SourceMap("test"), TESTS, settings, public=described, training=True
     )
@@ -253,6 +260,35 @@ def test_a_sampler_says_the_order_is_told_seed_and_epoch_and_may_not_give_less_l
     assert len(epoch(of)) == 6
     with pytest.raises(UserError, match="gave 24 indices in epoch 0, and 23 in epoch 1"):
         epoch(of, 1)
+
+
+class AtRandom:
+    def __init__(self, data: Subset[Any]) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randint(len(self.data), (8,)).tolist())
+
+
+@pytest.mark.parametrize("sampler", ["", f"{__file__}:AtRandom"], ids=["shuffled", "sampler"])
+def test_examples_that_a_hook_adds_are_drawn_by_a_sampler_and_a_warning_says_so(sampler: str) -> None:
+    lines: list[str] = []
+    pool = Subset(torch.arange(80), range(8))  # type: ignore[arg-type]
+    of = source(pool, say=lambda text, level: lines.append(text), **({"sampler": sampler} if sampler else {}))
+    epoch(of)
+    pool.indices = range(80)
+    drawn = [batch for number in (1, 2) for batch in epoch(of, number)]
+    keeps = "80 examples now, and 8 as the run began: an epoch keeps that length"
+    assert lines == ([] if sampler else [f"Subset has {keeps}. Let a sampler draw as many from all"])
+    assert bool((torch.cat(drawn) >= 8).any()) == bool(sampler)
+
+
+def test_batches_that_are_added_are_warned_of() -> None:
+    lines: list[str] = []
+    of = Batches(batches := [torch.ones(2)] * 2, context(say=lambda text, level: lines.append(text)))
+    batches.append(torch.ones(2))
+    epoch(of)
+    assert [line.partition(":")[0] for line in lines] == ["list has 3 batches now, and 2 as the run began"]
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,17 @@ class Sized:
     """A source whose `info` says how many batches an epoch has."""
 
     info: DataInfo
+    _compared = False
 
     def __len__(self) -> int:
         return self.info["batches"]
+
+    def compare_length(self, now: int, unit: Literal["examples", "batches"], say: Callable[..., None]) -> None:
+        """Warn, once, where the data have had another length as the run began."""
+        if now != self.info[unit] and not self._compared:
+            self._compared = True
+            keeps = f"{now} {unit} now, and {self.info[unit]} as the run began: an epoch keeps that length"
+            say(f"{self.info['name']} has {keeps}. Let a sampler draw as many from all", "warn")
 
 
 class OverLoader(Sized):

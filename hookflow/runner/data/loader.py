@@ -75,6 +75,8 @@ class Loader(_ByIndex):
         self.info = self._sampler.describe(type(data).__name__, parts.worker_note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        if self._sampler.drawn is None:
+            self.compare_length(len(self.dataset), "examples", self._parts.context.say)
         self._sampler.begin(epoch, start)
         self._keys.epoch, self._keys.start = epoch, start
         if self.loader is None:

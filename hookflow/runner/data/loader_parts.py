@@ -62,7 +62,7 @@ class LoaderParts:
         drawn = None
         if make := self.batch_sampler or self.sampler:
             key = "batch_sampler" if self.batch_sampler else "sampler"
-            drawn = Drawn(make(data), len(data), context.seed, key, self.place(key))
+            drawn = Drawn(make(data), data, context.seed, key, self.place(key))
         ranks = {"rank": context.rank, "world": context.world}
         sampler: BatchSampler | GivenBatches
         if drawn and self.batch_sampler:
@@ -262,14 +262,15 @@ class Drawn:
     has no state. `set_epoch(epoch)` of the sampler, and of one within it, is called if it is there.
     """
 
-    def __init__(self, sampler: Iterable[Any], examples: int, seed: int, key: str, where: Where) -> None:
+    def __init__(self, sampler: Iterable[Any], data: Any, seed: int, key: str, where: Where) -> None:
         self.sampler = sampler
         self.key, self.where = key, where
-        self._examples, self._seed = examples, seed
+        self._data, self._examples, self._seed = data, len(data), seed
         self.samplers = {key: sampler, "inner": getattr(sampler, "sampler", None)}
         self.own_states, self.again = OwnStates(), False
 
     def epoch(self, epoch: int) -> list[Any]:
+        self._examples = len(self._data)  # a hook may have added some
         with self.own_states.drawing(again=self.again):
             for owner in self.samplers.values():
                 if set_epoch := getattr(owner, "set_epoch", None):

@@ -158,6 +158,7 @@ class Batches(OverLoader):
         self.info = data_info(data, examples, len(batches), size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        self.compare_length(len(self.loader), "batches", self._context.say)
         for name in ("sampler", "batch_sampler"):
             set_epoch = getattr(getattr(self.loader, name, None), "set_epoch", None)
             if set_epoch is not None:

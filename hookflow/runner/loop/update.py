@@ -273,7 +273,7 @@ class Update:
                 parameter.grad = None if gradient is None else gradient.to(parameter.device)
 
 
-ADD_GROUP = "a hook that replaces modules calls run.add_param_group(module.parameters())"
+ADD_GROUP = "a hook that replaces or unfreezes modules calls run.add_param_group(module.parameters())"
 NO_OPTIMIZER = "no optimizer trains {}: the optimizers were built before a hook changed the network"
 IN_EVALUATION = "{} is in evaluation mode after an iteration: a hook or task that calls eval() calls train() afterwards"
 NO_STEP = "the task has not called run.step so far: hooks at the optimizer step, such as ema and grad_clip, do not fire"
