@@ -30,10 +30,7 @@ from hookflow.runner.random_state import random_state, set_random_state
 from hookflow.runner.run_tensors import GENERATORS, OPAQUE, mark, of_tensor
 from hookflow.user_code import only_showable
 
-OTHER = (
-    "the model and the optimizer must be those of the checkpoint, by the end of before_run: a hook that has changed them "
-    "changes them there again; start a new run for others"
-)
+OTHER = "they must be those of the checkpoint once before_run has fired, hooks' changes too; start a new run for others"
 
 Adapt = Callable[[dict[str, Any]], dict[str, Any]]
 """Returns what a fork takes over of a saved state."""
