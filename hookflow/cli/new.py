@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from hookflow.cli import options
-from hookflow.cli.output import echo
+from hookflow.cli.output import echo, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.registry import BUILT_IN
 
@@ -53,11 +53,7 @@ def new(
         message = f'"{name}" is the name of a Python module: a file {name}.py here would hide it'
         raise UserError(Problem(message, where, "choose another name"))
     for path, text in texts.items():
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(re.sub("NAME|CLASS", lambda blank: blanks[blank[0]], text))
-        except OSError as error:
-            raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(path)))) from None
+        write_file(path, re.sub("NAME|CLASS", lambda blank: blanks[blank[0]], text))
     echo(f"wrote {', '.join(map(str, texts))}")
     for line in NEXT[kind]:
         echo(line.format(name=name, type_name=type_name))
