@@ -169,17 +169,15 @@ class Signals:
             if _fetch(frame) is not None:
                 raise WorkerHangs(f"{self.stop.reason}, and no batch has come from the loader's workers for {WAIT:g} s")
             return
-        again, counts = self.stop is not None, self._received.counts(number)
-        if again and not counts:
-            return
-        if not again:
+        counts, first = self._received.counts(number), self.stop
+        if first is None:
             code = 130 if number == signal.SIGINT else 143
             self.stop = Stop(self._reason or f"{name} received", "interrupted", code, save=True)
             self.state.attention = True
-        if again or not self.graceful:
-            assert self.stop is not None
-            then = f", then {name}: ended at once" if again else " before the training began"
-            raise Interrupted(f"{self.stop.reason}{then}")
+            if not self.graceful:
+                raise Interrupted(f"{self.stop.reason} before the training began")
+        elif counts:
+            raise Interrupted(f"{first.reason}, then {name}: ended at once")
 
 
 def _fetch(frame: FrameType | None) -> FrameType | None:
