@@ -99,9 +99,9 @@ class Agent:
             except Exception as error:
                 print_error(traceback.format_exc())
                 return Stop(f"the ranks cannot be started: {error}", "failed", 1, save=False)
-            how = "received twice: ended at once" if len(self._asked) > 1 else "received"
-            interrupted = self._interrupted(how) if self._asked else None
-            if interrupted and len(self._asked) > 1 and -signal.SIGKILL in failed.values():  # by this agent
+            later = [f", then {signal.Signals(number).name}: ended at once" for number in self._asked[1:2]]
+            interrupted = self._interrupted("".join(["received", *later])) if self._asked else None
+            if interrupted and later and -signal.SIGKILL in failed.values():  # by this agent
                 return interrupted
             stop = exit_status(self._run_dir, self._since, failed, interrupted)
             if not stop.may_be_restarted or not left or self._asked:
