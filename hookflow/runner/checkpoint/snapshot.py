@@ -332,22 +332,17 @@ def _numbers_of(module: nn.Module) -> Iterator[tuple[str, Hashable]]:
     They are numbers and lists of them, arrays, generators, tensors changed in place, and buffers of no state_dict.
     """
     for name in module._non_persistent_buffers_set:
-        if (buffer := getattr(module, name)) is not None:
-            yield name, of_tensor(buffer)
+        if (buffer := getattr(module, name)) is not None:  # a large one, as a mask, is compared as an object
+            yield name, of_tensor(buffer) if buffer.nbytes < 2**20 else mark(buffer)
     for name, value in vars(module).items():
         if isinstance(value, torch.Tensor):
             if not value.is_inference() and value._version:
                 yield name, value._version
-        elif name != "training" and all(isinstance(each, NUMBERS) for each in _items(value)):
-            yield name, mark(value)
+        elif name != "training":
+            first = next(iter(value), None) if isinstance(value, (list, deque)) else value
+            if isinstance(first, (int, float, np.ndarray, *GENERATORS)):
+                yield name, mark(value)
 
-
-def _items(value: Any) -> Iterable[Any]:
-    """Return the items of a list that has some, else the value alone."""
-    return value if isinstance(value, (list, deque)) and value else [value]
-
-
-NUMBERS = (int, float, np.ndarray, *GENERATORS)
 
 OWN = "state_dict() and load_state_dict()"
 
