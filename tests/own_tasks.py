@@ -1,9 +1,11 @@
 """Tasks that the tests put into pipelines as "./own_tasks.py:…"."""
 
+import random
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -23,6 +25,14 @@ class StepOnly:
 
     def metrics(self, means: Any) -> dict[str, float]:
         return {"double": 2 * means["loss"]}
+
+
+class Noisy(StepOnly):
+    """Its evaluations draw from every generator."""
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
+        noise = random.random() + np.random.random() + torch.rand(()).item()
+        return {**self.step(run, batch), "noise": noise}
 
 
 class Misspelt(StepOnly):

@@ -4,6 +4,7 @@ import ctypes
 import random
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache
 from itertools import chain, count, islice
@@ -39,6 +40,21 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"], device)
 
 
+@contextmanager
+def generators_restored(device: torch.device, seed: int | None = None) -> Iterator[None]:
+    """Restore every global random generator afterwards; with a `seed`, seed them before."""
+    before = random_state(device)
+    if seed is not None:
+        seed_generators(seed, seed >> 32)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+    try:
+        yield
+    finally:
+        set_random_state(before, device)
+
+
 class RNGStream(IntEnum):
     """The uses of random numbers; each purpose has its own. The values are part of every derived seed."""
 
@@ -47,6 +63,7 @@ class RNGStream(IntEnum):
     AUGMENT = 3
     RANK = 5
     BESIDE = 6
+    EVALUATION = 7
 
 
 def derive_seed(seed: int, stream: RNGStream, *place: int) -> int:

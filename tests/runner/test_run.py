@@ -1,6 +1,8 @@
 """Whole runs: what a hook may do to one, and metrics over the batches of the training."""
 
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hookflow.events.rundir import RunDir
-from tests.conftest import NewRun, Train, Trained, firings, messages, reason, records
+from tests.conftest import NewRun, Train, Trained, firings, hookflow_here, messages, reason, records
 from tests.runner.same import assert_same, curve, final_state, logged
 from tests.runner.test_optimizers import NET, OFF, Fixed
 from tests.toy import Points
@@ -19,6 +21,20 @@ def test_a_hook_that_does_nothing_changes_no_bit(left_alone: RunDir, trained: Tr
     assert curve(left_alone) == curve(with_it)
     assert len(logged(left_alone, "loss")) == 7
     assert_same(final_state(left_alone)["model"], final_state(with_it)["model"])
+
+
+def test_what_a_validation_draws_changes_no_training_and_is_drawn_again_by_val(trained: Trained) -> None:
+    task = f'task.use="{Path(__file__).parents[1] / "own_tasks.py"}:Noisy"'
+    often, seldom = (
+        trained(task, f'run.val_every="{every}"', "hooks.early_stop.enabled=false") for every in ("2it", "3ep")
+    )
+    assert final_state(often)["random"]["python"][1].equal(final_state(seldom)["random"]["python"][1])
+    assert_same(final_state(often)["model"], final_state(seldom)["model"])
+    noises = [record["v"]["noise"] for record in records(often, "metrics")]
+    assert len({*noises}) == len(noises) > 5
+    assert noises[-1] == records(seldom, "metrics")[-1]["v"]["noise"]
+    by_val = hookflow_here("val", ".", "--format=json", cwd=often.path, code=0).stdout
+    assert json.loads(by_val)["metrics"]["noise"] == noises[-1]
 
 
 def test_what_is_said_is_signed(trained: Trained) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from threading import Timer
 from types import MappingProxyType
 from typing import Any, Literal
+from zlib import crc32
 
 import torch
 
@@ -26,6 +28,7 @@ from hookflow.runner.loop.requests import SKIPPED
 from hookflow.runner.loop.task import as_number, check_outputs, evaluation_of, scalar, single_numbers
 from hookflow.runner.process.signals import WorkerHangs
 from hookflow.runner.process.state import Metrics, RunState
+from hookflow.runner.random_state import RNGStream, derive_seed, generators_restored
 
 Sums = Mapping[str, tuple[float, int]]
 """By name: the sum, and the number of examples (or batches) that it is of."""
@@ -129,10 +132,16 @@ class Evaluation:
         state.split, state.batch_idx, state.batches = "train", batch_idx, batches
         return metrics is not None
 
+    def _seeded(self, name: str) -> AbstractContextManager[None]:
+        """Seed the random generators for a pass over a set at this iteration, and restore the training's afterwards."""
+        place = crc32(name.encode()), self.state.iter, self.parts.data_ranks.rank
+        seed = derive_seed(self.parts.section.seed, RNGStream.EVALUATION, *place)
+        return generators_restored(self.parts.device, seed)
+
     def _pass(self, split: str) -> dict[str, float] | None:
         """Walk over the current set, and return its metrics; None when a signal has come."""
         state, task = self.state, self.parts.task
-        with self.context.consensus.evaluation():
+        with self.context.consensus.evaluation(), self._seeded(state.split):
             self.engine.fire(f"before_{split}_epoch")
             means = self._means(split)
             if means is None:
@@ -210,7 +219,7 @@ class Evaluation:
         rows = Predictions("the task's predict has returned")
         split, fire = split_of(name), self.engine.fire
         self.state.split = name
-        with self.state.during(split):
+        with self.state.during(split), self._seeded(name):
             fire(f"before_{split}")
             with evaluating(self.parts.model):
                 fire(f"before_{split}_epoch")

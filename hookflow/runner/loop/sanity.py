@@ -26,7 +26,7 @@ from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.update import Update
 from hookflow.runner.process.state import RunState
-from hookflow.runner.random_state import random_state, set_random_state
+from hookflow.runner.random_state import generators_restored
 from hookflow.user_code import explained, only_showable
 
 BATCHES = 2
@@ -120,14 +120,13 @@ def _same_place(source: Any) -> Iterator[None]:
 def unchanged(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Restore the buffers of a model and the random generators afterwards."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    generators = random_state(device)
     try:
-        yield
+        with generators_restored(device):
+            yield
     finally:
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
-        set_random_state(generators, device)
 
 
 class Quiet:
