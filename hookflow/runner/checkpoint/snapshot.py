@@ -30,7 +30,7 @@ from hookflow.runner.random_state import random_state, set_random_state
 from hookflow.runner.run_tensors import GENERATORS, OPAQUE, mark, of_tensor
 from hookflow.user_code import only_showable
 
-OTHER = "they must be those of the checkpoint once before_run has fired, hooks' changes too; start a new run for others"
+OTHER = "once before_run has fired, the model and the optimizer must be those of the checkpoint, or start a new run"
 
 Adapt = Callable[[dict[str, Any]], dict[str, Any]]
 """Returns what a fork takes over of a saved state."""
