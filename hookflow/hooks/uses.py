@@ -316,7 +316,7 @@ METRICS_MADE = ("after_val_epoch", "after_test_epoch")
 def refused_calls(sources: Mapping[str, Source | None], node: Node) -> Iterator[Problem]:
     """Yield a warning for each call on the run in a hook's source at a wrong point, or without its declared slot.
 
-    So for a metric that is set where metrics are complete, and for a batch or outputs that are returned to nobody.
+    It also warns of a metric set where metrics are complete, and of a batch or outputs that a method returns.
     """
     calls: dict[Use, Binding] = {}
     for bound in node.bound:
