@@ -89,6 +89,11 @@ class Parts:
     """The file and line of a key of the pipeline."""
 
     @property
+    def own_hooks(self) -> dict[str, Any]:
+        """The hooks that the user has written."""
+        return {name: hook for name, hook in self.hooks.items() if not type(hook).__module__.startswith("hookflow.")}
+
+    @property
     def limited(self) -> dict[str, int]:
         """The batches that an epoch of each split would have which is limited."""
         return {split: data.whole for split, data in self.data.items() if isinstance(data, Limited)}

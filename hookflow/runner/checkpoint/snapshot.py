@@ -282,8 +282,7 @@ class Unsaved:
             self._owners[f"the task {type(parts.task).__name__}"] = parts.task
         self._owners |= {
             f'the hook "{name}"': hook
-            for name, hook in parts.hooks.items()
-            if not type(hook).__module__.startswith("hookflow.")
+            for name, hook in parts.own_hooks.items()
             if getattr(type(hook), "state_dict", Hook.state_dict) is Hook.state_dict
         }
         self._owners |= {
@@ -312,11 +311,11 @@ class Unsaved:
                 )
 
     def _marks(self, owner: Any) -> Iterator[tuple[str, Hashable]]:
-        own = (kind for kind in type(owner).__mro__ if kind.__module__.partition(".")[0] not in LIBRARIES)
-        of_classes = ((f"{kind.__name__}.{name}", value) for kind in own for name, value in vars(kind).items())
         if isinstance(owner, nn.Module):
             yield from _numbers_of(owner)
             return
+        own = (kind for kind in type(owner).__mro__ if kind.__module__.partition(".")[0] not in LIBRARIES)
+        of_classes = ((f"{kind.__name__}.{name}", value) for kind in own for name, value in vars(kind).items())
         for name, value in (*getattr(owner, "__dict__", {}).items(), *of_classes):
             if hasattr(value, "__get__") or ".__" in name:  # a method, or what Python keeps in a class
                 continue

@@ -208,9 +208,9 @@ class Loop:
         self.section = self.context.parts.section
         self.data = self.context.parts.data
         self.sets = sets_of("val", self.data)
-        hooks, plan = self.context.parts.hooks, self.context.plan
-        own = {hook.name for hook in plan.hooks if not hook.queue} & {b.hook for b in plan.at("after_train_epoch")}
-        self.hooks_may_raise = any(not type(hooks[name]).__module__.startswith("hookflow.") for name in own)
+        plan, own = self.context.plan, self.context.parts.own_hooks
+        there = {binding.hook for binding in plan.at("after_train_epoch")} & own.keys()
+        self.hooks_may_raise = any(hook.name in there and not hook.queue for hook in plan.hooks)
         """Whether the end of an epoch has hooks of the user's own, for which the state before them is kept."""
         every, request = self.context.parts.val_every, self.context.requests.validate_on
         self.schedules = {

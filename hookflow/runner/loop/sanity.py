@@ -53,7 +53,7 @@ def sanity_check(context: Context, update: Update) -> None:
             names = _metrics(context, update)
     except Exception as error:
         prepares = [b for b in bound if not b.writes or not all(slot.startswith(METRICS) for slot in b.writes)]
-        own = [b.hook for b in prepares if not type(parts.hooks[b.hook]).__module__.startswith("hookflow.")]
+        own = [b.hook for b in prepares if b.hook in parts.own_hooks]
         if not own or parts.strategy.several:
             raise
         hooks = ", ".join(dict.fromkeys(own))
