@@ -154,12 +154,18 @@ def map_parts(batch: Any, change: Callable[[Any], Any]) -> Any:
     return type(batch)(map(change, batch)) if isinstance(batch, list | tuple) else batch
 
 
+def _parts(batch: Any) -> Iterable[Any]:
+    """Return the parts that `map_parts` changes."""
+    if isinstance(batch, dict | UserDict):
+        return batch.values()
+    return batch if isinstance(batch, list | tuple) else ()
+
+
 def tensors(batch: Any) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, dict | UserDict | list | tuple):
-        for part in batch if isinstance(batch, list | tuple) else batch.values():
-            yield from tensors(part)
+    for part in _parts(batch):
+        yield from tensors(part)
 
 
 def _moves_itself(part: Any) -> bool:
@@ -168,8 +174,7 @@ def _moves_itself(part: Any) -> bool:
 
 
 def _has_objects(batch: Any) -> bool:
-    parts = batch.values() if isinstance(batch, dict | UserDict) else batch if isinstance(batch, list | tuple) else ()
-    return _moves_itself(batch) or any(map(_has_objects, parts))
+    return _moves_itself(batch) or any(map(_has_objects, _parts(batch)))
 
 
 def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
