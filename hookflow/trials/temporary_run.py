@@ -137,7 +137,7 @@ def in_temporary_run(
             state = RunState()
             store = CheckpointStore(run_dir.checkpoints)
             trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), Consensus(), observer)
-            vars(trainer.run)["is_temporary"] = True
+            trainer.run.is_temporary = True
             result = explaining_worker_errors(partial(execute, trainer, store))
         except Exception as error:
             if recorder.reported is not error and not isinstance(error, UserError):

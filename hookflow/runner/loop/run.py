@@ -82,7 +82,7 @@ class Run(_Reports):
         self._iteration = context.iteration
         self._offered_at: Place | None = None
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
-        self._own = frozenset(vars(self))
+        self._own = vars(self).keys() - {"is_temporary"}  # which a trial sets
 
     def __setattr__(self, name: str, value: Any) -> None:
         is_own = name in vars(self).get("_own", ()) or name == "should_stop"  # which stops a Trainer of Lightning
