@@ -54,9 +54,8 @@ def compare(
         message = f"compares 2 to {len(LETTERS)} pipelines or runs, and there are {len(targets)}"
         raise UserError(Problem(message, Where("compare"), "hookflow compare A B"))
     first, *others = opened = [open_target(name, runs=dir) for name in targets]
-    compared = [(each.loaded.public, each.plan) for each in opened]
-    recorded = [bool(first.run or each.run) for each in others]
-    results = [difference(compared[0], pair, sweep=not run) for pair, run in zip(compared[1:], recorded, strict=True)]
+    was = first.loaded.public, first.plan
+    results = [difference(was, (each.loaded.public, each.plan), sweep=not (first.run or each.run)) for each in others]
     every = [None if each.run is None else Side(each.run) for each in opened]
     sides = [side for side in every if side]
     for side in sides:

@@ -68,7 +68,7 @@ IN_BROWSER = "TEXTUAL_DRIVER" in os.environ
 
 
 def check_terminal() -> None:
-    """Raise UserError where the dashboard cannot be shown: it would wait for keys that nobody can press."""
+    """Raise UserError where standard input or standard error is no terminal: the dashboard would never get a key."""
     if not (IN_BROWSER or (sys.stdin.isatty() and sys.stderr.isatty())):
         raise UserError(Problem("the dashboard needs a terminal", Where("--ui"), "lines need none: --ui plain"))
 

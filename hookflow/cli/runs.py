@@ -131,7 +131,7 @@ def table(
     cells = {key: column(rows, key, now) for key in keys}
     terminal, room = sys.stdout.isatty(), shutil.get_terminal_size().columns
     if "reason" in usual and not terminal:  # a column that is named has the whole
-        cells["reason"] = [text[:99] + "…" * (len(text) > 99) for text in cells["reason"]]
+        cells["reason"] = [cut(text, 100) for text in cells["reason"]]
     if tree:
         indents = (f"{'  ' * (depth - 1)}└ " if depth else "" for depth, _ in placed)
         cells[keys[0]] = [f"{indent}{text}" for indent, text in zip(indents, cells[keys[0]], strict=True)]

@@ -108,17 +108,16 @@ def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where
 
 def keys_set(source: Source | None, argument: str) -> Iterator[tuple[str, Where]]:
     """Yield the keys that a method sets in an argument, or in what the run has by its name: `run.metrics["x"] = 1`."""
-    code = source.function.__code__ if source else None
-    if source is None or code is None or argument not in (*code.co_varnames, *_names(code)):
+    if source is None or argument not in (*(code := source.function.__code__).co_varnames, *_names(code)):
         return  # most sources stay unread
-    tree, given = _tree(source.function), argument in inspect.getargs(code).args
+    tree, is_parameter = _tree(source.function), argument in inspect.getargs(code).args
     for node in _own_nodes(tree) if tree and not _binds(tree, argument) else ():
         match node:
             case ast.Subscript(
                 value=(ast.Name(id=name) | ast.Attribute(value=ast.Name(id="run"), attr=name)) as owner,
                 slice=ast.Constant(value=str() as key),
                 ctx=ast.Store(),
-            ) if name == argument and (given or isinstance(owner, ast.Attribute)):
+            ) if name == argument and (is_parameter or isinstance(owner, ast.Attribute)):
                 yield key, source.where(node)
 
 

@@ -289,6 +289,7 @@ KEYS_WIDE = 14
 """Cells of the help for the keys of an action; of more keys the first are shown."""
 
 LARGE = "go to a panel; again: make it large"
+TROUBLE = "to the newest warning or error, then to older ones; to newer ones"
 MOST_ROWS = 50
 """Rows that the lower panels may get or give; a small terminal takes as many as it has."""
 BEYOND = 10**6
@@ -333,20 +334,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("slower", "<", "slower, faster", "slower", "replay"),
     Action("faster", ">", "slower, faster", "faster", "replay"),
     *OF_TIMELINE,
-    Action(
-        "older-trouble",
-        "e",
-        "to the newest warning or error, then to older ones; to newer ones",
-        partial(_next_trouble, -1),
-        "live",
-    ),
-    Action(
-        "newer-trouble",
-        "E",
-        "to the newest warning or error, then to older ones; to newer ones",
-        partial(_next_trouble, 1),
-        "live",
-    ),
+    Action("older-trouble", "e", TROUBLE, partial(_next_trouble, -1), "live"),
+    Action("newer-trouble", "E", TROUBLE, partial(_next_trouble, 1), "live"),
     *(Action(f"page-{page.name}", page.key, page.about, partial(_toggle, page.name)) for page in TOGGLED),
     Action("idle-points", "f", "show points where nothing fires, too, and hide them", partial(flip, "idle")),
     Action("whole-run", "v", "times of the hooks: of the last 60 s, or of the whole attempt", partial(flip, "whole")),

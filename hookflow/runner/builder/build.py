@@ -231,7 +231,7 @@ class _Builder:
         A hook may add weights unnamed, and one that is not built in may save any checkpoint.
         """
         exports = {hook.name: dict(self.pipeline.hooks[hook.name].args) for hook in plan.hooks if hook.use == "export"}
-        if all(hook.use in BUILT_IN for hook in plan.hooks):
+        if exports and all(hook.use in BUILT_IN for hook in plan.hooks):
             saving = (dict(self.pipeline.hooks[hook.name].args) for hook in plan.hooks if hook.use == "checkpoint")
             saved = ["last", *(name for args in saving for name in Checkpoint(**args).best_names())]
             for name, args in exports.items():
