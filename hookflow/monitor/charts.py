@@ -17,7 +17,8 @@ from rich.style import Style
 from textual.strip import Strip
 
 from hookflow.events.reading import read_regular
-from hookflow.monitor.style import Part, ground_colour, row
+from hookflow.monitor.durations import usual
+from hookflow.monitor.style import SPARKS, Part, ground_colour, row
 from hookflow.numbers import number, span
 from hookflow.png import decode_png
 
@@ -260,6 +261,12 @@ def parts_of(cells: Cells) -> list[Part]:
         parts.append((before + " " * (x - end) + sign, style))
         end = x + 1
     return [*parts]
+
+
+def heights(means: Sequence[float | None]) -> str:
+    """Return the means as a row of bars, of which three eighths are as usual."""
+    scale, bars = 3 / (usual(means) or 1.0), SPARKS[0] + SPARKS
+    return "".join([" " if mean is None else bars[min(round(mean * scale), 8)] for mean in means])
 
 
 SHADES = (("░", "heat1"), ("▒", "heat1"), ("▒", "heat2"), ("▓", "heat2"), ("▓", "heat3"), ("█", "heat4"))

@@ -44,6 +44,8 @@ class Cost:
     recent: bool = False
     slower: bool = False
     device: float | None = None
+    p95: float | None = None
+    longest: float | None = None
 
 
 def since(state: RunState, plan: Plan, binding: Binding) -> float:
@@ -77,8 +79,9 @@ def cost_of(state: RunState, plan: Plan, pace: Pace, binding: Binding, whole: bo
     spent, of = (timing.total, state.iterating) if whole else (timing.spent(begin), pace.whole)
     share = spent / of if inside and of else None
     slower = timing.slower is not None and (share or 0.0) >= COSTS
-    device = state.first.device.firing(binding.id)
-    return Cost(every, timing.count, shown.percentile(0.5), ratio, share, lately.count > 0, slower, device)
+    device, recent = state.first.device.firing(binding.id), lately.count > 0
+    p50, p95 = shown.percentile(0.5), shown.percentile(0.95)
+    return Cost(every, timing.count, p50, ratio, share, recent, slower, device, p95, shown.longest)
 
 
 def _of_phase(state: RunState, pace: Pace, name: str, whole: bool) -> Cost:

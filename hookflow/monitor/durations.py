@@ -207,17 +207,6 @@ class Timing:
         entries = self._recent.entries
         return bool(entries) and entries[-1][0] > since
 
-    def cells(self, now: float, cells: int) -> list[tuple[int, int]]:
-        """Return (firings, ns) for each of `cells` equal stretches of the last WINDOW seconds, oldest first."""
-        size = WINDOW // cells  # laid out on the clock, so that what is drawn moves on instead of flickering
-        newest = int(now) // size
-        result = [(0, 0)] * cells
-        for clock, _, (count, total, *_) in self._recent.entries:
-            place = cells - 1 - (newest - clock // size)
-            if 0 <= place < cells:
-                result[place] = (result[place][0] + count, result[place][1] + total)
-        return result
-
 
 class Booked:
     """The time of training iterations, by phase."""

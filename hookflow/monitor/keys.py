@@ -14,7 +14,7 @@ from hookflow.monitor.panels.events import ACTIONS as OF_TIMELINE
 from hookflow.monitor.panels.events import EVENT, EVENTS
 from hookflow.monitor.panels.gallery import GALLERY
 from hookflow.monitor.panels.graph import GRAPH, PANEL
-from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
+from hookflow.monitor.panels.hooks import HOOK
 from hookflow.monitor.panels.metrics import EXPLORER, METRICS, rerun_command
 from hookflow.monitor.panels.now import NOW
 from hookflow.monitor.panels.output import OUTPUT
@@ -44,10 +44,7 @@ NUMBERS = (
     ("p50, p95, max", "median, 95th percentile and maximum of the firings of the last 60 s; v: of the attempt"),
     ("n, vs past", "calls of the attempt (log: each iteration); the median of the last 60 s divided by its median"),
     ("over the run", "the mean of each part of the run; a bar of three eighths is the median of the bars"),
-    ("last, count", "the last firing; firings of the last 60 s, or, dim, of the attempt where there were none"),
     ("%it", "share of the time in training iterations, last 60 s; · for what fires outside them, as in validation"),
-    ("60 s", "the mean of a firing through the last minute; a bar of a quarter is the mean of the attempt"),
-    ("heat ░▒▓█", "points: share of the time spent there: any, from 0.1 %, from 1 %, from 10 %"),
     ("epoch", "the current one, with its validation; after the end, those done"),
     ("0:00:00", "at the top: the time since this attempt began"),
     ("it/s, ms/it", "the mean of the training iterations of the last 60 s, without validation"),
@@ -98,15 +95,14 @@ def help_page(scene: Scene, width: int, height: int, keys: Terms) -> list[Strip]
 
 
 HELP = Page("help", lambda scene, width, height: help_page(scene, width, height, key_rows(scene)), "?", "this help")
-PANELS: dict[int, Page] = dict(enumerate((PANEL, POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS)))
+PANELS: dict[int, Page] = dict(enumerate((PANEL, METRICS, SYSTEM, EVENTS, RANKS)))
 TOGGLED = (GRAPH, EXPLORER, TRACE, GALLERY, OUTPUT, NOW, RUNS)
 PAGES = {page.name: page for page in (HOOK, EVENT, HELP, COMPARE, RERUN, *TOGGLED)}
 
 
 def panels(scene: Scene) -> list[int]:
     """Return the panels that there are of this run."""
-    there = (number for number, panel in PANELS.items() if not panel.only or scene.several)
-    return [number for number in there if number or 0 in scene.visible]
+    return [number for number, panel in PANELS.items() if not panel.only or scene.several]
 
 
 def current(scene: Scene) -> Page:
@@ -161,7 +157,7 @@ def _hide(scene: Scene) -> str | Notice:
 def _resize(rows: int, scene: Scene) -> str | Notice:
     """Give the lower panels of the dashboard rows of the graph, or of the hooks, or return them."""
     view = scene.view
-    if view.page != "main" or view.zoomed or not {3, 4, 5} & {*scene.visible}:
+    if view.page != "main" or view.zoomed or not {1, 2, 3} & {*scene.visible}:
         return Notice("there is no lower panel to resize here")
     view.panels = replace(view.panels, lower=min(max(view.panels.lower + rows, -MOST_ROWS), MOST_ROWS))
     return "remember lower"
@@ -182,13 +178,6 @@ def _back(scene: Scene) -> None:
     view.open(current(scene).above)
 
 
-def _swap(scene: Scene) -> Notice | None:
-    if 0 in scene.visible and not scene.view.zoomed:
-        return Notice("points and hooks are one here: ↑ ↓ go through both")
-    scene.view.focus = {1: 2, 2: 1}.get(scene.focus, 2)
-    return None
-
-
 def _next_metric(step: int, scene: Scene) -> Notice | None:
     names = charts(scene.state)
     scene.view.metric = (scene.view.metric + step) % max(len(names), 1)
@@ -205,7 +194,7 @@ def _next_trouble(step: int, scene: Scene) -> Notice | None:
         view.event = next((number for number in troubles[::-1] if at is None or number < at), troubles[-1])
     else:
         view.event = next((number for number in troubles if at is not None and number > at), troubles[0])
-    view.focus, view.page = 5, view.page if view.page == "event" else "main"
+    view.focus, view.page = 3, view.page if view.page == "event" else "main"
     return None
 
 
@@ -235,7 +224,8 @@ def _rewind(scene: Scene) -> str | Notice:
 
 def _switch(scene: Scene) -> str | Notice:
     """Switch the hook that the cursor is on off, or on again; of no hook that is out of sight."""
-    if scene.view.page not in ("main", "graph", "hook") or not (scene.view.zoomed or {0, 2} & {*scene.visible}):
+    out_of_sight = scene.view.page == "main" and not scene.view.zoomed and 0 not in scene.visible
+    if scene.view.page not in ("main", "graph", "hook") or out_of_sight:
         return Notice("no hook is at the cursor here: g shows them")
     if scene.picked is None:
         return Notice("no hook is bound to this point")
@@ -298,8 +288,8 @@ BEYOND = 10**6
 ACTIONS: tuple[Action, ...] = (
     Action(HELP.name, HELP.key, HELP.about, partial(_toggle, HELP.name)),
     Action("palette", ":", "call an action by its name, or send a command to the run", lambda scene: _palette(scene)),
-    *(Action(f"panel-{PANELS[at].name}", f"{at}", LARGE, partial(_focus, at)) for at in range(1, 6)),
-    Action("panel-ranks", "6", "go to the ranks, the processes that train together", partial(_focus, 6), "ranks"),
+    *(Action(f"panel-{PANELS[at].name}", f"{at}", LARGE, partial(_focus, at)) for at in range(1, 4)),
+    Action("panel-ranks", "4", "go to the ranks, the processes that train together", partial(_focus, 4), "ranks"),
     Action("next-panel", "tab", "next panel, and the one before", partial(_next_panel, 1)),
     Action("previous-panel", "shift+tab", "next panel, and the one before", partial(_next_panel, -1)),
     Action("zoom", "z", "make the panel large, and small again", partial(flip, "zoomed")),
@@ -313,8 +303,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("page-down", "pagedown", "move by ten rows", partial(_move, 10)),
     Action("first", "home", "to the first, to the last", partial(_move, -BEYOND)),
     Action("last", "end", "to the first, to the last", partial(_move, BEYOND)),
-    Action("points-or-hooks", "h left right", "from the hooks to the points and back", _swap),
-    Action("open", "enter", "a point's hooks; a hook's or an event's page", _enter),
+    Action("open", "enter", "a hook's or an event's page", _enter),
     Action("freeze", "space", "freeze the view, until the next press or command", "freeze", "live"),
     Action("pause", "p", "pause the training, and resume it", _pause, "live"),
     Action("step", "S", "train one iteration of a paused training", partial(_request, "step"), "live"),

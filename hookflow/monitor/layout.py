@@ -10,23 +10,20 @@ from hookflow.monitor.panels.events import events, timeline
 from hookflow.monitor.panels.events import lines as event_lines
 from hookflow.monitor.panels.frame import footer, over, progress, title
 from hookflow.monitor.panels.graph import below, graph, needed
-from hookflow.monitor.panels.hooks import anatomy_lines, hooks, point_list, slowest
+from hookflow.monitor.panels.hooks import anatomy_lines, slowest
 from hookflow.monitor.panels.metrics import metrics, strips
 from hookflow.monitor.panels.now import above
 from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import panel as ranks
 from hookflow.monitor.panels.ranks import system
 from hookflow.monitor.pointer import marked
-from hookflow.monitor.style import beside, boxed, filled, row
+from hookflow.monitor.style import beside, filled, row
 from hookflow.monitor.view import Scene, charts
 
 AROUND = 3
 """Rows above and below the body: title, progress, footer."""
 
-LEAST_WITH_RANKS = 11
-"""Rows that the middle of a medium screen must have, for the ranks to have a box in it and not just a line."""
-
-MACHINE, RANKS = 4, 6
+METRICS, MACHINE, EVENTS, RANKS = 1, 2, 3, 4
 """The numbers of panels, as keys have them."""
 
 
@@ -52,19 +49,18 @@ def screen(scene: Scene, width: int, height: int) -> list[Strip]:
 def visible(width: int, height: int, *, several: bool = False, hidden: Collection[str] = ()) -> tuple[int, ...]:
     """Return the panels that a terminal of this size shows side by side; each of the others fills it alone."""
     room = height - AROUND
-    draw = _layout(width, room)
-    if draw is _small:
+    if _layout(width, room) is _small:
         return ()
-    if draw is _large:
-        lower = (3, 5) if width < WIDE else (3, MACHINE, 5)
-        numbers = (0, *(lower if width >= 100 else (5,)), *(RANKS,) * (several and _room_for_ranks(room) > 0))
-    else:
-        numbers = (1, 2, 5, *(RANKS,) * (several and _middle(room) >= LEAST_WITH_RANKS))
+    lower = (METRICS, EVENTS) if width < WIDE else (METRICS, MACHINE, EVENTS)
+    numbers = (0, *(lower if width >= 100 else (EVENTS,)), *(RANKS,) * (several and _room_for_ranks(room) > 0))
     return tuple(number for number in numbers if PANELS[number].name not in hidden)
 
 
 LEAST_GRAPH, LEAST_LOWER = 6, 4
 """Rows that the graph and the panels below it keep, however they are resized."""
+
+TALL = 27
+"""The rows from which on the hook at the cursor is below the graph."""
 
 WIDE = 160
 """The width from which on the machine is beside the metrics and the events."""
@@ -79,9 +75,9 @@ def _large(scene: Scene, width: int, height: int) -> list[Strip]:
         room = min(_room_for_ranks(height), scene.state.ranks.world + 3)
         team = ranks(scene, width, room)
     rows = [*anatomy_lines(scene, width)[height < 45 :], *team]  # its bar is in the rows of the phases, too
-    least = _bottom(height) if {3, MACHINE, 5} & {*scene.visible} else 0
+    least = _bottom(height) if {METRICS, MACHINE, EVENTS} & {*scene.visible} else 0
     spare = max(height - len(rows) - needed(scene, width) - least - 6, 0)
-    reasons = 6 + min(spare, 4)
+    reasons = 6 + min(spare, 4) if height >= TALL else 0
     lower = least + min(spare - min(spare, 4), 10)
     if least:
         room = height - len(rows) - reasons - LEAST_GRAPH
@@ -95,7 +91,9 @@ def _lower(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return the panels below the graph side by side, those that the user has not hidden."""
     if width < 100:
         return [*strips(scene, width, 1), *events(scene, width, height - 1)]
-    draws = [draw for number, draw in ((3, metrics), (MACHINE, system), (5, events)) if number in scene.visible]
+    draws = [
+        draw for number, draw in ((METRICS, metrics), (MACHINE, system), (EVENTS, events)) if number in scene.visible
+    ]
     left, machine = width * 9 // 20 if width < WIDE else width * 2 // 5, 50
     wide = {metrics: left, system: machine}
     widths = [wide.get(draw, 0) for draw in draws]
@@ -113,32 +111,6 @@ def _room_for_ranks(height: int) -> int:
     return room if room >= 5 else 0
 
 
-def _middle(height: int) -> int:
-    """Return the rows between the anatomy and the last scalars of a body of medium size."""
-    return height - 3 - (5 if height < 26 else 7)
-
-
-def _medium(scene: Scene, width: int, height: int) -> list[Strip]:
-    middle = _middle(height) - scene.view.panels.lower
-    middle = min(max(middle, LEAST_GRAPH + 2), height - 3 - LEAST_LOWER) if 5 in scene.visible else height - 3
-    boxed_ranks = scene.several and RANKS in scene.visible and middle >= LEAST_WITH_RANKS
-    single = [ranks_line(scene, width)] if scene.several and not boxed_ranks else []
-    middle -= len(single)
-    longest = max((len(point) for point in scene.shown_points), default=0)
-    left = min(max(longest + 14, 31), 36) if width < 100 else 46
-    right = width - left
-    spare = middle - max(len(scene.plan.at(scene.point)) + 3, 6)
-    if boxed_ranks:
-        below = ranks(scene, right, min(scene.state.ranks.world + 3, max(spare if spare >= 5 else 0, middle - 7)))
-    else:
-        costly = slowest(scene, right - 2, spare - 2) if spare >= 5 else []  # else there is no room for the box
-        below = boxed("costliest of all points", costly, right, spare) * bool(costly)
-    rows = [*anatomy_lines(scene, width), *single]
-    rows += beside(point_list(scene, left, middle), [*hooks(scene, right, middle - len(below)), *below])
-    rows += strips(scene, width, 1)
-    return [*rows, *events(scene, width, height - len(rows))] if 5 in scene.visible else rows
-
-
 def _small(scene: Scene, width: int, height: int) -> list[Strip]:
     tail = 2 if height >= 8 else 0
     single = [ranks_line(scene, width)] if scene.several else []
@@ -150,6 +122,4 @@ def _small(scene: Scene, width: int, height: int) -> list[Strip]:
 
 
 def _layout(width: int, height: int) -> Callable[[Scene, int, int], list[Strip]]:
-    if width >= 76 and height >= 27:
-        return _large
-    return _medium if width >= 76 and height >= 18 else _small
+    return _large if width >= 76 and height >= 18 else _small

@@ -147,10 +147,10 @@ class Arrangement:
 class View:
     """The choices. `page` is "main" for the dashboard, in which `focus` is the number of a panel.
 
-    Panel 0 is the graph, of a screen that shows it; else the hooks have the focus instead.
+    Panel 0 is the graph.
 
     `point` empty means the busiest; `event` is an entry's number, None follows the newest; `idle` lists the points too
-    where nothing has fired in the last minute; `whole`: the figures are of the run, and not of that minute. In the
+    to which nothing is bound; `whole`: the figures are of the run, and not of that minute. In the
     gallery, `logged` is the selected name (None: the first), `shown` the number of an item of that name (None: the
     newest); `beside`: earlier images stand beside it. `traced`: the place of an iteration in its trace.
     `search`: the text that stands out in all rows.
@@ -227,7 +227,7 @@ class Scene:
     readonly: bool = False
     notice: str = ""
     inside: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    visible: Collection[int] = range(1, 10)
+    visible: Collection[int] = range(5)
     rows: Sequence[RunRow] = ()
     compared: Sequence[Side] = ()
     listing: str = ""
@@ -280,8 +280,7 @@ class Scene:
     def focus(self) -> int:
         """The number of the panel that the keys act on: beside others, it is one that has room."""
         alone = self.view.zoomed or not self.visible
-        focus = self.view.focus if alone or self.view.focus in self.visible else 0
-        return focus or (0 if 0 in self.visible else 2)
+        return self.view.focus if alone or self.view.focus in self.visible else 0
 
     def since(self, binding: Binding) -> float:
         """Return when the window of a binding begins."""
@@ -298,14 +297,6 @@ class Scene:
     def point(self) -> str:
         """The point whose hooks are shown."""
         return self.view.point or self.busiest
-
-    @property
-    def shown_points(self) -> list[str]:
-        if self.view.idle:
-            return self.points
-        timing, bound = self.state.first.timing, [point for point in self.points if self.plan.at(point)]
-        active = {each.point for each in self.plan.bindings if timing(each.id).fired(self.since(each))}
-        return [point for point in self.points if point in (active or bound) or point == self.point]
 
     @property
     def picked(self) -> Binding | None:

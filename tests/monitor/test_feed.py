@@ -120,7 +120,7 @@ def show(run: RunDir, chance: random.Random) -> Live:
     health = examine(live.state, "alive", live.state.now + 1, live.plan, {0: (3, 1.0)})
     for page in PAGES:
         for width, height in ((120, 40), (80, 24), (60, 15)):
-            view = View(page=page, focus=chance.randrange(1, 6))
+            view = View(page=page, focus=chance.randrange(4))
             shown = Scene(live.state, live.plan or NO_PLAN, health, view, run.path, clock=live.state.now + 1)
             assert {strip.cell_length for strip in screen(shown, width, height)} == {width}
     recording = Recording(run)

@@ -49,33 +49,30 @@ def pressed(scene: Scene, *keys: str, size: tuple[int, int] = (120, 40)) -> str:
 
 
 def test_the_digits_focus_panels_and_zoom_them(scene: At) -> None:
-    at, small, large = scene(), (120, 29), (200, 60)
-    sizes = {"1 points": small, "2 hooks": small, "3 metrics": large, "4 system": large, "5 events": large}
-    for panel, size in sizes.items():
-        digit, name = panel.split()
-        assert f"┏━ [{digit}] {name}" in pressed(at, digit if digit != "2" else "1", digit, size=size)
-        at.view.zoomed = False
-        assert f"┏━ [{digit}] {name}" in pressed(at, digit, size=size)
-        assert at.view.zoomed
-        assert "[5] events" in pressed(at, "escape", size=size)
+    at, size = scene(), (200, 60)
+    for digit, name in enumerate(("metrics", "system", "events"), 1):
+        for zoomed in (False, True):
+            assert f"┏━ [{digit}] {name}" in pressed(at, f"{digit}", size=size)
+            assert at.view.zoomed == zoomed
+        assert "[3] events" in pressed(at, "escape", size=size)
         assert replace(at, visible=(0,)).focus == 0, "a panel without room has no keys"
-    assert press("6", at) == Notice("one process trains: there are no ranks to show")
+    assert press("4", at) == Notice("one process trains: there are no ranks to show")
     assert "┏━ [g] graph" in pressed(at, "escape"), "where the graph is, it has the keys until a digit gives them away"
-    assert "┏━ [1] points" in pressed(at, "1"), "a panel without room beside the graph is large"
+    assert "┏━ [2] system" in pressed(at, "2"), "a panel without room beside the graph is large"
 
 
 def test_panels_are_hidden_and_resized(scene: At) -> None:
     at = scene()
     before = pressed(at)
     assert press("H", at) == Notice("only these panels can be hidden: metrics, system, events, ranks")
-    assert press("5", at) == "" and press("H", at) == "remember hidden"
+    assert press("3", at) == "" and press("H", at) == "remember hidden"
     after = pressed(at)
-    assert at.view.panels.hidden == ("events",) and "[5] events" not in after and "[3] metrics" in after
-    assert "[5] events" in pressed(at, "5"), "its key shows it large"
+    assert at.view.panels.hidden == ("events",) and "[3] events" not in after and "[1] metrics" in after
+    assert "[3] events" in pressed(at, "3"), "its key shows it large"
     assert press("H", at) == "remember hidden" and pressed(at) == before
 
     def top(screen: str) -> int:
-        return next(row for row, line in enumerate(screen.splitlines()) if "[3] metrics" in line)
+        return next(row for row, line in enumerate(screen.splitlines()) if "[1] metrics" in line)
 
     assert press("plus", at) == press("plus", at) == "remember lower"
     assert top(pressed(at)) == top(before) - 2
@@ -100,24 +97,22 @@ def write(scene: Scene, text: str) -> None:
 
 WALKS = {
     "tab, z, 0": [
-        ("tab", "┏━ [5] events", ""),
-        ("shift+tab shift+tab", "┏━ [1] points", ""),
-        ("z", "┏━ [1] points", "[2] hooks"),
-        ("0", "[2] hooks", ""),
+        ("tab", "┏━ [1] metrics", ""),
+        ("shift+tab shift+tab", "┏━ [3] events", ""),
+        ("z", "┏━ [3] events", "[1] metrics"),
+        ("0", "[1] metrics", ""),
     ],
     "arrows, enter, escape": [
-        ("", "hooks @ after_train_iter", ""),
-        ("h up", "hooks @ after_backward", ""),
-        ("j enter down k j enter", "hook ema @ after_train_iter", "hook log"),
-        ("escape end enter", "hook log @ after_train_iter", "hook ema"),
+        ("down k j j enter", "hook schedule @ after_train_iter", "hook log"),
+        ("escape down down enter", "hook log @ after_train_iter", "hook schedule"),
         ("", "every 10", ""),
-        ("enter home right", "┏━ [1] points", ""),
+        ("enter", "┏━ [g] graph", ""),
     ],
-    "o": [("o", "step 99", ""), ("up", "step 98", "step 99"), ("end", "step 99", ""), ("o", "[2] hooks", "step 98")],
+    "o": [("o", "step 99", ""), ("up", "step 98", "step 99"), ("end", "step 99", ""), ("o", "[g] graph", "step 98")],
     "f": [
-        ("", "[1] points", "before_save_checkpoint"),
-        ("f 1 end", "after_run", ""),
-        ("f", "[1] points", "before_test"),
+        ("", "[g] graph", "before_save_checkpoint"),
+        ("f z end", "before_test", ""),
+        ("f", "[g] graph", "before_test"),
     ],
     "[ ] l": [
         ("", "loss", "lr "),
@@ -129,22 +124,22 @@ WALKS = {
         ("home enter", "hook seed @ before_run", ""),
         ("escape down enter", "hook timer @ before_train_iter", ""),
         ("escape end up", "why ema @ after_val", ""),
-        ("z", "┏━ [g] graph", "[5] events"),
+        ("z", "┏━ [g] graph", "[3] events"),
         ("escape", "┏━ [g] graph", ""),
-        ("g", "why ema @ after_val", "[5] events"),
+        ("g", "why ema @ after_val", "[3] events"),
         ("f", "before_test_epoch", ""),
         ("f slash v i s", "/ vis", "timer"),
         ("enter v", "of the run: v", "nan_guard"),
         ("slash ctrl+u x x x", "nothing matches", ""),
-        ("escape slash ctrl+u enter g", "[5] events", "/ vis"),
+        ("escape slash ctrl+u enter g", "[3] events", "/ vis"),
     ],
     "digits on a small terminal": [
-        ("3", "┏━ [3] metrics", "[2] hooks"),
-        ("1", "[2] hooks", ""),
-        ("4", "┏━ [4] system", "[2] hooks"),
-        ("1 4", "stem   Any    64×3×3×3       1,728   6.9 kB  frozen", ""),
-        ("1 tab tab", "┏━ [5] events", ""),
-        ("tab", "┏━ [1] points", ""),
+        ("1", "┏━ [1] metrics", "[g] graph"),
+        ("3", "[g] graph", ""),
+        ("2", "┏━ [2] system", "[g] graph"),
+        ("3 2", "stem   Any    64×3×3×3       1,728   6.9 kB  frozen", ""),
+        ("escape tab", "┏━ [3] events", ""),
+        ("tab", "┏━ [g] graph", ""),
     ],
 }
 """By keys: some of them, a text that the screen shows after them, and a text that it does not show."""
@@ -193,7 +188,6 @@ def test_the_help_defines_every_key_and_scrolls(scene: At) -> None:
     replayed = pressed(at, "question_mark", size=(120, 150))
     assert all(key.about in replayed for key in EVERY.values() if key.only == "replay")
     assert "validate now" not in replayed
-    assert "h ← →" not in replayed and "from the hooks to the points" in replayed
 
 
 def test_the_iteration_at_the_cursor_can_be_done_again(scene: At) -> None:
@@ -225,7 +219,7 @@ def test_a_key_without_an_action_says_so(scene: At) -> None:
     at = scene()
     for key, shown in {"Z": "Z", "f9": "f9", "shift+down": "shift+down", "circumflex_accent": "^"}.items():
         assert press(key, at) == Notice(f"{shown} does nothing here; ? lists the keys")
-    at.view.focus = 3
+    at.view.focus = 1
     assert press("down", at) == Notice("there is nothing to move in here")
 
 
@@ -394,7 +388,7 @@ def test_no_hook_is_switched_off_out_of_sight(scene: At, page: str, size: tuple[
     at = replace(scene(), visible=visible(*size))
     at.view.open(page)
     assert press("x", at) == Notice("no hook is at the cursor here: g shows them")
-    assert press("2" if page == "main" else "g", at) == ""
+    assert press("g", at) == ""
     assert str(press("x", at)).startswith("send off ")
 
 
@@ -625,7 +619,6 @@ def test_replay_plays_pauses_steps_and_jumps(whole: RunDir) -> None:
         ("shift+left shift+right", " 0:00:30.4 ├"),
         ("shift+right", " 0:00:32.0 ├"),
         ("comma", " 0:00:00.0 ├"),
-        ("h", "points and hooks are one here"),
         ("greater_than_sign greater_than_sign less_than_sign", "REPLAY 0.5x"),
         ("c", "this is a replay"),
         ("s q", ""),
@@ -640,7 +633,7 @@ def test_no_color_has_no_colour(going: RunDir, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        for key in ("1", "3", "4", "5", "question_mark", "escape", "2", "enter", "escape", "g", "q"):
+        for key in ("1", "2", "3", "question_mark", "escape", "enter", "escape", "g", "q"):
             await pilot.press(key)
             image = app.export_screenshot()
             painted = {word for word in image.replace('"', " ").replace(";", " ").split() if word.startswith("#")}

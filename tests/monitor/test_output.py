@@ -163,7 +163,7 @@ def test_the_strip_shows_the_whole_run_and_where_the_replay_is(scene: At, whole:
     strip = text.splitlines()[2]
     assert strip.startswith(" 0:00:20.0 ├") and strip.endswith("┤ 0:00:32")
     assert strip.count("●") == 1 and strip.index("✗") < strip.index("●")
-    assert size == (60, 15) or f"┏━ {'[2] hooks' if size == (80, 24) else '[g] graph'}" in text
+    assert size == (60, 15) or "┏━ [g] graph" in text
     draw_at_any_size(at)
     at.view.page = "runs"
     assert "┤ 0:00:32" not in drawn(at, *size), "the page is about other runs"

@@ -232,16 +232,16 @@ def at_large(scene: At, **made: Any) -> Scene:
 
 def test_clicks_and_the_wheel_go_to_what_is_under_them(scene: At) -> None:
     at = at_large(scene)
-    assert pointer.click(at, draw, *place(at, "[5] events")) == ""
-    assert focused(at).startswith("[5]")
+    assert pointer.click(at, draw, *place(at, "[3] events")) == ""
+    assert focused(at).startswith("[3]")
     assert pointer.click(at, draw, *place(at, "done at iteration 419")) == ""
     assert at.entry is not None and "419" in at.entry.text
     assert pointer.click(at, draw, *place(at, "done at iteration 419")) == "" and at.view.page == "event"
     assert pointer.click(at, draw, *place(at, "esc back  ↑")) == "" and at.view.page == "main"
     at = at_large(scene)
-    pointer.wheel(at, draw, *place(at, "[5] events"), -1)
+    pointer.wheel(at, draw, *place(at, "[3] events"), -1)
     newest = list(at.state.journal)[-1].number
-    assert focused(at).startswith("[5]") and at.view.event is not None and at.view.event < newest
+    assert focused(at).startswith("[3]") and at.view.event is not None and at.view.event < newest
     at.view.open("help")
     pointer.wheel(at, draw, 5, 10, 1)
     assert at.view.scroll == pointer.WHEEL
@@ -256,17 +256,17 @@ def test_clicks_and_the_wheel_go_to_what_is_under_them(scene: At) -> None:
 
 def test_copies_are_text_without_frames(scene: At) -> None:
     at = at_large(scene)
-    press("5", at)
+    press("3", at)
     press("up", at)
     row, panel = (pointer.copied(at, draw(at), whole) for whole in (False, True))
     assert row in panel and row.startswith("14:13:") and "\n" not in row
-    assert panel.startswith("[5] events") and not set("│┃━▸╭┏") & set(panel)
+    assert panel.startswith("[3] events") and not set("│┃━▸╭┏") & set(panel)
     at.view.open("help")
     assert pointer.copied(at, draw(at), False).startswith("help"), "a page without a cursor, as a whole"
 
 
 SEARCHES: dict[str, tuple[str, str, Callable[[Scene], object]]] = {
-    "events": ("5", "419", lambda at: at.entry and at.entry.text),
+    "events": ("3", "419", lambda at: at.entry and at.entry.text),
     "hook": ("enter", "last firing", lambda at: drawn(at, 80, 15)),
     "help": ("question_mark", "signs", lambda at: drawn(at, 80, 15)),
 }
@@ -327,17 +327,17 @@ def test_the_mouse_and_a_key_that_leaves_it_to_the_terminal(going: RunDir, monke
             return kind(None, lines[y].index(text) + 1, y, 0, 0, 1, False, False, False)
 
         sent = written(app, monkeypatch)
-        app.post_message(at(events.MouseDown, "[5] events"))
+        app.post_message(at(events.MouseDown, "[3] events"))
         await pilot.pause()
-        assert "┏━ [5] events" in shown(app)
-        app.post_message(at(events.MouseScrollUp, "[5] events"))
+        assert "┏━ [3] events" in shown(app)
+        app.post_message(at(events.MouseScrollUp, "[3] events"))
         await pilot.pause()
         await pilot.press("y", "Y", "M")
         assert "the mouse is the terminal's" in shown(app)
         row, panel, mouse = sent
         assert clipboard("").removesuffix("\a") in row and mouse == NO_MOUSE
         copied = base64.b64decode(panel.removeprefix("\x1b]52;c;").removesuffix("\a")).decode()
-        assert copied.startswith("[5] events")
+        assert copied.startswith("[3] events")
         await pilot.press("M")
         assert sent[-1] == CLICKS
 

@@ -272,7 +272,7 @@ def test_four_ranks_with_a_straggler_and_two_even_ones(scene: At, width: int, he
         check_golden(f"monitor/ranks-2-{width}x{height}.txt", drawn(scene(world=2), width, height))
     if 60 < width < 200:
         large = scene(world=4, late=LATE)
-        large.view.focus, large.view.zoomed, large.view.rank = 6, True, 2
+        large.view.focus, large.view.zoomed, large.view.rank = 4, True, 2
         check_golden(f"monitor/zoom-ranks-{width}x{height}.txt", drawn(large, width, height))
 
 
@@ -282,9 +282,9 @@ def test_of_many_ranks_those_to_look_at_are_shown(scene: At) -> None:
     assert "▲ rank 11 keeps the others waiting" in text
     assert "+5.7 ms data" in text
     assert " 9 more " in text
-    many.view.focus, many.view.rank = 6, 14
+    many.view.focus, many.view.rank = 4, 14
     assert "▸   14" in drawn(many, 120, 40)
-    for many.view.focus, many.view.zoomed in ((2, False), (6, False), (6, True)):
+    for many.view.focus, many.view.zoomed in ((0, False), (4, False), (4, True)):
         draw_at_any_size(many)
 
 
@@ -321,15 +321,15 @@ def test_a_stalled_run_names_the_rank_and_the_hook_it_is_stuck_in(scene: At) -> 
 
 def test_the_digit_goes_to_the_ranks_and_makes_them_large(scene: At) -> None:
     at, size = scene(world=4, late=LATE), (120, 60)
-    small = pressed(at, "6", size=size)
-    assert "┏━ [6] ranks" in small and "[g] graph" in small
+    small = pressed(at, "4", size=size)
+    assert "┏━ [4] ranks" in small and "[g] graph" in small
     assert "▸▲   2" in pressed(at, "down", "j", size=size)
-    large = pressed(at, "6", size=size)
+    large = pressed(at, "4", size=size)
     assert "waits for the slowest" in large and "[g] graph" not in large
     assert "┏━ [g] graph" in pressed(at, "escape", "tab", size=size)
     assert "ms of an iteration without the passes in which ranks wait" in pressed(at, "question_mark", size=(120, 120))
     assert next(key for key in ACTIONS if key.only == "ranks").about in pressed(at, "home", size=size)
-    assert "┏━ [6] ranks" in pressed(scene(world=4), "6", size=(60, 15)), "where they have no room beside others"
+    assert "┏━ [4] ranks" in pressed(scene(world=4), "4", size=(60, 15)), "where they have no room beside others"
 
 
 def test_plain_lines_tell_of_the_ranks_only_what_matters(tmp_path: Path) -> None:

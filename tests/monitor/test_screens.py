@@ -96,7 +96,7 @@ SCREENS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[tuple[int, int], 
     "now": ({**STALLED, "stacks": {0: STACK}, "looked": 1.79e9}, {"page": "now"}, SIZES[:2]),
     "now-over": ({"upto": None}, {"page": "now"}, MIDDLE),
     "stop-stalled": (STALLED, {"asking": "stop"}, MIDDLE),
-    **{f"zoom-{panel}": ({}, {"focus": panel, **LARGE}, MIDDLE) for panel in range(1, 6)},
+    **{f"zoom-{panel}": ({}, {"focus": panel, **LARGE}, MIDDLE) for panel in range(4)},
 }
 """By golden file: what the scene is made of, the choices of the view (the event by its kind), and the sizes."""
 
@@ -133,7 +133,7 @@ CHOICES += [{"page": page} for page in ("main", "graph", "hook", "event", "help"
 @pytest.mark.parametrize("choices", CHOICES)
 def test_no_terminal_is_too_small_and_none_too_large(scene: At, choices: dict[str, Any]) -> None:
     shown = scene()
-    shown.view = View(focus=3, **choices)
+    shown.view = View(focus=1, **choices)
     draw_at_any_size(shown)
 
 
@@ -160,7 +160,7 @@ def test_a_loss_that_is_no_number_is_shown_as_such_and_leaves_no_state_green(sce
     assert "● RUNNING  ▲ loss NaN" in drawn(shown, *size).splitlines()[0]
     assert "✓ FINISHED  ▲ loss NaN" in drawn(replace(shown, health=Health("finished")), *size).splitlines()[0]
     assert size == SIZES[-1] or "NaN" in "".join(drawn(shown, *size).splitlines()[1:])
-    shown.view.focus, shown.view.zoomed = 3, True
+    shown.view.focus, shown.view.zoomed = 1, True
     assert re.search("⠤⠤( train)? NaN", drawn(shown, *size))
     log(601, 0.5)
     assert "NaN" not in drawn(shown, *size).splitlines()[0]
@@ -193,7 +193,6 @@ def test_the_hook_that_costs_most_is_first_and_one_that_became_slower_is_marked(
     slow = {str(clip): [100, 10**10, 10**8, 10**8, [100, 100]]}
     shown.state.apply(record("frame", shown.state.now, 590, 6, hooks=slow))
     shown = replace(shown)
-    assert "hooks @ after_backward" in drawn(shown, 120, 29)
     assert "why clip @ after_backward" in drawn(shown, 120, 40)
     at = scene()
     clip = next(binding.id for binding in at.plan.bindings if binding.hook == "clip")
@@ -205,19 +204,6 @@ def test_the_hook_that_costs_most_is_first_and_one_that_became_slower_is_marked(
     lines = drawn(replace(at), 120, 40).splitlines()
     line = next(line for line in lines if line.startswith("┃") and " clip " in line)
     assert re.search(r" ×1\d\.\d ", line) and line.rstrip(" ┃").endswith("▲")
-
-
-def test_points_where_nothing_has_fired_for_a_minute_are_folded_and_others_counted(scene: At) -> None:
-    shown = scene()
-    assert "│ before_run" in drawn(shown, 120, 29)
-    shown.state.now += 61
-    assert "│ before_run" not in drawn(shown, 120, 29)
-    shown.view.idle, shown.view.focus, shown.view.zoomed = True, 1, True
-    assert "before_run" in drawn(shown, 120, 80)
-    shown.view.zoomed = False
-    shown.view.point = "before_run"
-    text = drawn(shown, 80, 24)
-    assert f"↓ {len(list(POINTS)) - 10} more" in text and "after_load_checkpoint" in text
 
 
 def test_the_page_of_a_hook_has_its_traceback_flows_what_gave_way_and_a_moved_phase(scene: At) -> None:
@@ -234,9 +220,13 @@ def test_the_page_of_a_hook_has_its_traceback_flows_what_gave_way_and_a_moved_ph
     shown.plan = replace(shown.plan, edges=(*shown.plan.edges, flow), given_way=given_way, bindings=bindings)
     shown.view.page, shown.view.point, shown.view.hook = "hook", point, 4
     text = drawn(shown, 100, 40)
-    expected = ("log @ after_train_iter", "last   (an edge moves it from late)", "flow: outputs, given way")
+    expected = (
+        "log @ after_train_iter",
+        "last   an edge moves it from late",
+        "log → schedule   writes outputs, which gave way",
+    )
     assert [words for words in expected if words not in text] == []
-    assert re.search(r"after +schedule +flow: lr", text)
+    assert re.search(r"after +schedule +writes lr", text)
 
 
 def test_checkpoints_on_the_axis_never_touch_and_wide_characters_keep_the_columns(scene: At) -> None:
@@ -259,7 +249,7 @@ def test_the_head_names_the_seed_of_a_shuffle_and_says_that_there_is_more_of_a_r
     assert all("SHUFFLED 7" in drawn(shown, width, 24) for width in (120, 80))
     shown = scene()
     shown.health = Health("failed", "failed: " + "a long reason " * 20)
-    assert drawn(shown, 80, 24).splitlines()[3].endswith("a long reason…")
+    assert drawn(shown, 80, 24).splitlines()[2].endswith("a long reason…")
 
 
 def test_a_throttled_hook_is_marked_and_its_page_says_how_often_it_fires(scene: At) -> None:

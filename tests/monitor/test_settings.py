@@ -122,12 +122,12 @@ def test_what_keys_choose_is_remembered_beside_what_the_user_wrote(file: Path, g
 
 
 def test_panels_are_as_they_were_left_and_the_dashboard_obeys(file: Path, going: RunDir) -> None:
-    walk(going, ("5 H", "[3] metrics"), ("plus", "[3] metrics"), preferences=load())
+    walk(going, ("3 H", "[1] metrics"), ("plus", "[1] metrics"), preferences=load())
     assert file.read_text() == 'hidden = ["events"]\nlower = 1\n'
-    app = walk(going, ("", "[3] metrics"), preferences=load())
-    assert "[5] events" not in shown(app)
+    app = walk(going, ("", "[1] metrics"), preferences=load())
+    assert "[3] events" not in shown(app)
     file.write_text('[keys]\nzoom = "w"\n')
-    walk(going, ("w", "[g] graph", "[4] system"), ("z", "z does nothing here"), preferences=load())
+    walk(going, ("w", "[g] graph", "[2] system"), ("z", "z does nothing here"), preferences=load())
 
 
 READ = ("", "strong", "title", "picked", "good", "warn", "error", "alarm", "badge", "command", "checkpoint", "val")

@@ -106,10 +106,6 @@ def test_the_last_minute_stays_on_the_clock_and_forgets_what_was_before() -> Non
     assert (timing.count, timing.total, timing.spent(0.0)) == (0, 500, 500), "the time of a trigger that said no"
     for second in range(1000, 1060):
         timing.add(second, second, entry(second))
-    before = timing.cells(1058, 12)
-    assert before == timing.cells(1059, 12)
-    timing.add(1060, 0, entry(7))
-    assert timing.cells(1060, 12) == [*before[1:], (1, 7)]
     timing = Timing()
     for second in range(300):
         timing.add(second, second, entry(1_000_000 if second < 200 else 20_000_000))

@@ -111,7 +111,7 @@ def dashboard(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Termin
 )
 def test_a_signal_ends_it_and_the_terminal_is_as_before(dashboard: Terminal, number: signal.Signals) -> None:
     dashboard.wait_for("SYNTHETIC DATA")
-    dashboard.wait_for("[2] hooks @ after_train_iter")
+    dashboard.wait_for("[g] graph")
     assert b"\x1b[?1049h" in dashboard.output
     dashboard.child.send_signal(number)
     assert dashboard.finish() == 0

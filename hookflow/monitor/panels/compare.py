@@ -7,7 +7,7 @@ from textual.strip import Strip
 
 from hookflow.graph.plan import Binding
 from hookflow.graph.render.loop import Row, rows
-from hookflow.monitor.charts import Axis, Curve, chart
+from hookflow.monitor.charts import Axis, Curve, chart, heights
 from hookflow.monitor.compare import (
     LETTERS,
     WHOLE,
@@ -24,7 +24,7 @@ from hookflow.monitor.compare import (
 from hookflow.monitor.costs import cost
 from hookflow.monitor.durations import ITERATION
 from hookflow.monitor.health import Pace
-from hookflow.monitor.panels.graph import Column, Table, heights
+from hookflow.monitor.panels.graph import Column, Table
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, empty, row, scrolled
 from hookflow.monitor.view import Action, Page, Scene
 from hookflow.numbers import aligned, factor, ms, number, signed

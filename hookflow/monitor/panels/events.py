@@ -18,11 +18,11 @@ STYLES |= dict.fromkeys(("checkpoint", "histogram"), "checkpoint")
 
 
 def events(scene: Scene, width: int, height: int) -> list[Strip]:
-    focused = scene.focus == 5
+    focused = scene.focus == 3
     hint = "e E older, newer ▲✗   enter" if focused else "e newest ▲✗"
     if scene.view.event is not None:
         hint = "end: newest"
-    return boxed("[5] events", lines(scene, width - 2, height - 2, focused), width, height, focused, hint)
+    return boxed("[3] events", lines(scene, width - 2, height - 2, focused), width, height, focused, hint)
 
 
 def lines(scene: Scene, width: int, height: int, focused: bool) -> list[Strip]:

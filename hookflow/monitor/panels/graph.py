@@ -3,7 +3,7 @@
 Below it, why the hook at the cursor fires where it does, and what it has taken over the run.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
@@ -11,17 +11,13 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from textual.strip import Strip
 
-from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.points import Loop
 from hookflow.graph.render.loop import MARKS, Row, label, rows
-from hookflow.graph.render.text import place_of
-from hookflow.graph.slots import wider
 from hookflow.graph.why import neighbours
-from hookflow.monitor.charts import LABEL, Axis, Curve, chart
+from hookflow.monitor.charts import LABEL, Axis, Curve, chart, heights
 from hookflow.monitor.costs import COSTS, Cost, cost
-from hookflow.monitor.durations import ITERATION, usual
-from hookflow.monitor.panels.hooks import mark
-from hookflow.monitor.style import CONDITION_STYLES, SPARKS, Part, beside, boxed, cells, empty, row, window
+from hookflow.monitor.durations import ITERATION
+from hookflow.monitor.panels.hooks import DECIDED, mark, reasons, tied
+from hookflow.monitor.style import CONDITION_STYLES, Part, beside, boxed, cells, empty, row, window
 from hookflow.monitor.view import Action, Page, Prompt, Scene
 from hookflow.numbers import DURATIONS, aligned, counted, duration, factor, many, out_of, percent, rough
 from hookflow.text import fit, fit_name
@@ -75,12 +71,6 @@ class Table:
             shown, look = (cell, "") if isinstance(cell, str) else cell
             parts.append((f" {shown:>{column.width}}", look))
         return row(self._width, *parts, "  ", *last, picked=style == "picked")
-
-
-def heights(means: Sequence[float | None]) -> str:
-    """Return the means as a row of bars, of which three eighths are as usual."""
-    scale, bars = 3 / (usual(means) or 1.0), SPARKS[0] + SPARKS
-    return "".join([" " if mean is None else bars[min(round(mean * scale), 8)] for mean in means])
 
 
 def shown_rows(scene: Scene, lanes: int) -> list[Row]:
@@ -213,6 +203,8 @@ def _chosen(scene: Scene, room: int) -> tuple[list[Column], int]:
         Column("n", 5, lambda each: (many(of(each).count) if of(each).count else "", "dim")),
         Column("p50   ", 8, lambda each: took(each, of(each).ns)),
         *[Column("device", 8, lambda each: took(each, of(each).device))] * has_device,
+        Column("p95   ", 8, lambda each: took(each, of(each).p95)),
+        Column("max   ", 8, lambda each: took(each, of(each).longest)),
         Column("vs past", 7, ratio),
         *[Column("slowest", 9, lambda each: _slowest(scene, each))] * scene.several,
         Column("%it", 5, share),
@@ -220,7 +212,8 @@ def _chosen(scene: Scene, room: int) -> tuple[list[Column], int]:
     widths = {each.title: each.width for each in columns}
     chosen: set[str] = set()
     for title in BY_WORTH:
-        if title in (*widths, HISTORY) and (wide := widths.get(title, LEAST)) < room:
+        spare = ROOMY if title in ("p95   ", "max   ") else 0
+        if title in (*widths, HISTORY) and (wide := widths.get(title, LEAST)) < room - spare:
             chosen.add(title)
             room -= wide + 1
     return [each for each in columns if each.title in chosen], min(room + LEAST, MOST) if HISTORY in chosen else 0
@@ -233,7 +226,7 @@ def _short_reasons(scene: Scene) -> Mapping[int, str]:
         made: dict[int, str] = {}
         for point in scene.plan.bound_points:
             for answer in neighbours(scene.plan, point.name):
-                waits = [f"{', '.join(hooks)} ({place})" for place, hooks in _tied(scene.plan, answer.then).items()]
+                waits = [f"{', '.join(hooks)} ({place})" for place, hooks in tied(scene.plan, answer.then).items()]
                 made[answer.then.id] = f"after {'; '.join(waits) or f'{answer.first.hook}, {DECIDED[answer.reason]}'}"
         kept = scene.view.graph.reasons = (scene.plan, made)
     return kept[1]
@@ -243,11 +236,14 @@ REASON = 24
 """The cells from which on a reason has room beside its row."""
 
 HISTORY = "over the run"
-BY_WORTH = ("p50   ", "%it", "device", "slowest", HISTORY, "vs past", "every", "n")
+BY_WORTH = ("p50   ", "%it", "device", "slowest", HISTORY, "vs past", "every", "n", "p95   ", "max   ")
 """The columns in the order in which they get their room."""
 
 LEAST, MOST = 8, 64
 """The cells that the history of a row has at least, where there is room for it, and at most."""
+
+ROOMY = 24
+"""The cells that p95 and max leave to the history, beyond the least."""
 
 
 def _slowest(scene: Scene, each: Row) -> Part:
@@ -279,58 +275,10 @@ def why(scene: Scene, width: int, height: int) -> list[Strip]:
     binding, inner = scene.picked, width - 2
     if binding is None:
         return empty("why", "no hook is bound to this point", width, height, focused=False)
-    facts = [*_reasons(scene, binding)]
+    facts = [*reasons(scene, binding)]
     body = [row(inner, (f" {name:<8}", "dim"), text) for name, text in facts]
     more = f"enter: {len(facts) - height + 2} more" if len(facts) > height - 2 else "enter: its page"
     return boxed(f"why {binding.hook} @ {binding.point}", body, width, height, hint=more)
-
-
-DECIDED = {"phase": "of an earlier phase", "file": "which the file has before it", "edge": ""}
-"""Sentences about the hook above, where no edge leads from it."""
-
-
-def _tied(plan: Plan, binding: Binding, *, before: bool = False) -> dict[str, list[str]]:
-    """Return the hooks for which a binding waits, or those that wait for it, by the places of the edges."""
-    at_place: dict[str, dict[str, None]] = {}
-    for edge in plan.edges_at(binding.point):
-        if binding.id == (edge.first_id if before else edge.then_id):
-            at_place.setdefault(place_of(edge), {})[edge.then if before else edge.first] = None
-    return {place: [*hooks] for place, hooks in at_place.items()}
-
-
-def _reasons(scene: Scene, binding: Binding) -> Iterator[tuple[str, str]]:
-    """Yield for whom it waits and what says so, who waits for it, the data that it reads and writes, its phase."""
-    plan, point = scene.plan, binding.point
-    for name in ("after", "before"):
-        at_place = _tied(plan, binding, before=name == "before")
-        for place, hooks in at_place.items():
-            yield name, f"{', '.join(hooks)}   {place}"
-        if name == "after" and not at_place:
-            answer = next((each for each in neighbours(plan, point) if each.then is binding), None)
-            decided = answer and f"{answer.first.hook}, {DECIDED[answer.reason]}"
-            yield "after", decided or "nothing: it is the first here"
-        if name == "before" and not at_place:
-            yield "before", "nothing here waits for it"
-    for slot in binding.reads:
-        yield "reads", f"{slot}{_writer(plan, binding, slot)}"
-    if binding.writes:
-        yield "writes", ", ".join(binding.writes)
-    own = plan.hook(binding.hook).phase
-    moved = binding.phase != own and binding.half != "exit"
-    yield "phase", binding.phase + f"   an edge moves it from {own}" * moved
-    yield "fires", f"{binding.trigger}" or "always"
-
-
-def _writer(plan: Plan, binding: Binding, slot: str) -> str:
-    """Return who writes a slot last before a binding reads it, in this round of the loop or the one before."""
-    loop = Loop(plan.points, validates_in_epoch=False)
-    again = [each for each in plan.bindings[binding.id + 1 :] if loop.common(each.point, binding.point)]
-    order = [*again, *plan.bindings[: binding.id]]
-    touching = (each for each in order[::-1] if any(slot in (w, *wider(w)) or w in wider(slot) for w in each.writes))
-    if not (writer := next(touching, None)):
-        return ""
-    where = "" if writer.point == binding.point else f" @ {writer.point}"
-    return f"   written by {writer.hook}{where}"
 
 
 def over_time(scene: Scene, width: int, height: int) -> list[Strip]:

@@ -84,18 +84,18 @@ def values(lines: Lines, at: float = math.inf, *, words: bool = True, extremes: 
 def metrics(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return a box with one chart, or with several beside each other where there is room."""
     names = charts(scene.state)
-    inner, focused = width - 2, scene.focus == 3
+    inner, focused = width - 2, scene.focus == 1
     hint = f"[ ] next of {len(names)}  l {'linear' if scene.view.log else 'log'}" if len(names) > 1 else ""
     if not names or height < 7 or inner < 2 * LABEL:
         lines = [row(inner, (" no scalars yet" if not names else "", "dim")), *strips(scene, inner, height - 2)]
-        return boxed("[3] metrics", lines[bool(names) :], width, height, focused, hint)
+        return boxed("[1] metrics", lines[bool(names) :], width, height, focused, hint)
     count = max(min(inner // 34, len(names), 4), 1)
     first = scene.view.metric % len(names)
     shown = [names[(first + place) % len(names)] for place in range(count)]
     widths = [inner // count] * (count - 1) + [inner - (count - 1) * (inner // count)]
     known = gathered(scene.state)
     blocks = [_curve(scene, name, known[name], wide, height - 2) for name, wide in zip(shown, widths, strict=True)]
-    return boxed("[3] metrics", beside(*blocks), width, height, focused, hint)
+    return boxed("[1] metrics", beside(*blocks), width, height, focused, hint)
 
 
 def strips(scene: Scene, width: int, height: int) -> list[Strip]:

@@ -23,7 +23,7 @@ WAITS = "·"
 
 def panel(scene: Scene, width: int, height: int) -> list[Strip]:
     ranks, inner, room = scene.state.ranks, width - 2, height - 3
-    focused = scene.focus == 6
+    focused = scene.focus == 4
     picked = min(scene.view.rank, ranks.world - 1) if focused else None
     numbers = _shown(ranks, room, picked)
     rows = _Rows(scene, numbers, inner)
@@ -35,7 +35,7 @@ def panel(scene: Scene, width: int, height: int) -> list[Strip]:
             legend += [(f" {WAITS} ", "faint"), ("waits for the slowest", "dim")] if phase == "backward" else []
         body += [row(inner), row(inner, *legend)]
     verdict, _ = judged(ranks, inner - 15)
-    return boxed(f"[6] ranks  {verdict}", body, width, height, focused)
+    return boxed(f"[4] ranks  {verdict}", body, width, height, focused)
 
 
 def line(scene: Scene, width: int) -> Strip:
@@ -164,9 +164,9 @@ RANKS = Page("ranks", panel, move=_move, enter=partial(flip, "zoomed"), only="ra
 def system(scene: Scene, width: int, height: int) -> list[Strip]:
     inner = width - 2
     body = [*_machine(scene, inner), *_facts(scene, inner)]
-    if scene.view.zoomed and scene.focus == 4:
-        return scrolled("[4] system", [*body, *_layers(scene, inner)], width, height, scene.view.scroll)
-    return boxed("[4] system", body, width, height, scene.focus == 4)
+    if scene.view.zoomed and scene.focus == 2:
+        return scrolled("[2] system", [*body, *_layers(scene, inner)], width, height, scene.view.scroll)
+    return boxed("[2] system", body, width, height, scene.focus == 2)
 
 
 def _machine(scene: Scene, width: int) -> list[Strip]:
