@@ -59,15 +59,13 @@ class Log(Hook):
 
     def add(self, run: Run, outputs: dict[str, Any]) -> None:
         """Take in the outputs of an iteration, logged or not."""
-        only = self.only
-        picked = {
-            name: value
-            for name, value in outputs.items()
-            if (name in only if only is not None else isinstance(value, (int, float)) or getattr(value, "ndim", 1) == 0)
-        }
+        only, newest = self.only, self.newest
         examples = run.batch_size or 1  # where the examples are unknown, each batch counts alike
-        for name, value in picked.items():
-            self.newest[name] = value.detach() if hasattr(value, "detach") else value, examples
+        picked = {}
+        for name, value in outputs.items():
+            if name in only if only is not None else getattr(value, "ndim", 1) == 0 or isinstance(value, (int, float)):
+                picked[name] = value
+                newest[name] = value.detach() if hasattr(value, "detach") else value, examples
         if self.latest or self.epoch:
             numbers = {name: on_device(value, run.device) for name, value in picked.items()}
             if self.latest:
@@ -246,8 +244,8 @@ class Throughput(Hook):
     def after_train_iter(self, run: Run) -> None:
         if self.iterations < self.least:
             return
-        seconds = run.train_seconds - self.began
-        total = run.sum(self.samples / seconds)  # all ranks must call it, whatever each of them knows
+        rate = self.samples / (run.train_seconds - self.began)
+        total = run.sum(rate) if run.world > 1 else rate  # all ranks must call it, whatever each of them knows
         if self.known:
             for name, value in self.figures(total, run.world).items():
                 run.log(name, value)
