@@ -22,7 +22,6 @@ from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import evaluating, in_mode, is_sharded
 from hookflow.pipeline.registry import missing_package
 
-PREFIX = "lightning:"
 PACKAGES = ("pytorch_lightning", "lightning.pytorch")
 
 BATCH = ("batch", "batch_idx")
@@ -124,7 +123,7 @@ def find(use: str, where: Where | None) -> type:
     package = next((each for each in PACKAGES if find_spec(each.partition(".")[0])), None)
     if package is None and (problem := missing_package(f'use = "{use}"', PACKAGES[0], "lightning", where)):
         raise UserError(problem)
-    callbacks, name = import_module(f"{package}.callbacks"), use.removeprefix(PREFIX)
+    callbacks, name = import_module(f"{package}.callbacks"), use.partition(":")[2]
     result: Any = getattr(callbacks, name, None)
     if name == "SpikeDetection":  # the one callback that Lightning does not list
         result = import_module(f"{package}.callbacks.spike").SpikeDetection
@@ -264,6 +263,7 @@ class AccumulationHook(LightningHook):
     As there, each loss counts one part of the group's batches, an incomplete group at the end of an epoch included.
     """
 
+    accumulates = True
     writes: ClassVar[Slots] = {"before_backward": ("control",)}
     needs = ("before_train", "before_backward", "after_train_iter")
 

@@ -18,8 +18,6 @@ from hookflow.hooks.mmengine_runner import Checkpoint, Runner, changed, numbers,
 from hookflow.hooks.run import Run
 from hookflow.pipeline.registry import missing_package
 
-PREFIX = "mmengine:"
-
 ITER: Mapping[str, str] = {"batch_idx": "batch_idx", "data_batch": "batch"}
 """Arguments of MMEngine's methods, by what hookflow's points call them."""
 STAGES: Mapping[str, Mapping[str, str]] = {
@@ -101,7 +99,7 @@ def find(use: str, where: Where | None) -> type:
     import mmengine.hooks
     from mmengine.registry import HOOKS
 
-    name = use.removeprefix(PREFIX)
+    name = use.partition(":")[2]
     result = getattr(mmengine.hooks, name, None) or HOOKS.get(name)
     if not is_hook(result):
         known = [*mmengine.hooks.__all__, *HOOKS.module_dict]

@@ -20,7 +20,6 @@ from hookflow.hooks.mmengine_runner import View, numbers, numbers_of
 from hookflow.hooks.run import Run
 from hookflow.pipeline.registry import missing_package
 
-PREFIX = "pointrix:"
 ARGUMENT = "trainner"
 
 POINTS: Mapping[str, tuple[str, ...]] = {
@@ -53,7 +52,7 @@ def find(use: str, where: Where | None) -> type:
         raise UserError([Problem(problem.message, where, "install it as its own page describes")])
     import pointrix.hook
 
-    name = use.removeprefix(PREFIX)
+    name = use.partition(":")[2]
     result: Any = getattr(pointrix.hook, name, None)
     if not is_hook(result):
         known = [name for name, item in vars(pointrix.hook).items() if is_hook(item)]

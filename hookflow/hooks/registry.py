@@ -1,11 +1,12 @@
 """The registry of hooks: short names of built-in hooks and of hooks in installed packages; hooks found by `use`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.hooks import lightning, mmengine, pointrix
+from hookflow.hooks.base import Hook
 from hookflow.pipeline.registry import Registry
 
 BUILT_IN: dict[str, str] = {
@@ -54,7 +55,12 @@ BUILT_IN: dict[str, str] = {
 
 HOOKS = Registry("hook", "hookflow.hooks", BUILT_IN)
 
-FRAMEWORKS: tuple[Any, ...] = (mmengine, lightning, pointrix)
+FRAMEWORKS: Mapping[str, str] = {
+    "mmengine:": "hookflow.hooks.mmengine",
+    "lightning:": "hookflow.hooks.lightning",
+    "pointrix:": "hookflow.hooks.pointrix",
+}
+"""The adapters of other frameworks' hooks, by what `use` begins with; a training without such hooks imports none."""
 
 
 class NotImported:
@@ -66,9 +72,12 @@ class NotImported:
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
     """Return the class or function that `use` names. Raises UserError when there is none, or it cannot be called."""
-    theirs = next((each for each in FRAMEWORKS if use.startswith(each.PREFIX)), None)
-    named = theirs.find(use, where) if theirs else HOOKS.find(use, base, where)
-    result = next((each.adapted(named, where) for each in FRAMEWORKS if each.is_hook(named)), named)
+    theirs = next((adapter for prefix, adapter in FRAMEWORKS.items() if use.startswith(prefix)), None)
+    result = import_module(theirs).find(use, where) if theirs else HOOKS.find(use, base, where)
+    # past what an object says of its class, which may raise
+    if issubclass(type(result), type) and Hook not in type.__getattribute__(result, "__mro__"):
+        adapters = map(import_module, FRAMEWORKS.values())
+        result = next((each.adapted(result, where) for each in adapters if each.is_hook(result)), result)
     if not callable(result):
         raise UserError(Problem(f'"{use}" is no class or function, so it cannot be a hook', where))
     return result  # type: ignore[no-any-return]
@@ -81,7 +90,7 @@ def find_without_import(use: str, base: Path, where: Where | None) -> Callable[.
     """
     from hookflow.pipeline.load import missing  # loads pydantic, which `hookflow --help` does without
 
-    if use.startswith(tuple(each.PREFIX for each in FRAMEWORKS)):
+    if use.startswith(tuple(FRAMEWORKS)):
         return NotImported
     if problem := missing(use, base, where, HOOKS):
         raise UserError(problem)

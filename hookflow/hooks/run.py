@@ -253,3 +253,34 @@ class Run(Protocol):
 
     def metric(self, name: str) -> float:
         """Return a metric of the latest validation. Raises UserError with the nearest name when there is none."""
+
+
+WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter", "before_predict_iter")
+BEFORE_THE_GRADIENTS = ("after_forward", "before_backward")
+BEFORE_THE_STEP = (*BEFORE_THE_GRADIENTS, "after_backward", "before_optimizer_step")
+BETWEEN_STEPS = (
+    "before_run",
+    "before_train",
+    "before_train_epoch",
+    "before_train_iter",
+    "after_train_iter",
+    "after_train_epoch",
+)
+CALLS = {
+    "replace_batch": ("batch", WITH_A_BATCH),
+    "add_param_group": ("optimizer", BETWEEN_STEPS),
+    "skip_batch": ("control", WITH_A_BATCH),
+    "skip_step": ("control", BEFORE_THE_STEP),
+    "accumulate": ("control", BEFORE_THE_GRADIENTS),
+}
+"""The slot that a hook must declare to write, and the points where it may, by the call on the run.
+
+`stop`, `stop_epoch`, `save_checkpoint` and `validate` take effect after all hooks of their point, so no order decides
+about them.
+"""
+
+
+def how_to_declare(slot: str, hook: str, writes: Iterable[str]) -> str:
+    """Say how a hook that declares `writes` at a point declares that it writes a slot, too."""
+    slots = ", ".join(f'"{item}"' for item in sorted({slot, *writes}))
+    return f"declare it: writes = [{slots}] in [hooks.{hook}], or in its class"

@@ -9,7 +9,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, takewhile
@@ -21,6 +21,7 @@ from hookflow.errors import Problem, Where, misspelt
 from hookflow.graph.plan import Binding, Node, Nodes, Plan
 from hookflow.graph.slots import root, wider
 from hookflow.graph.why import Decided
+from hookflow.hooks.run import CALLS, WITH_A_BATCH, how_to_declare
 from hookflow.pipeline.condition import METRICS, SCALARS, parse_condition
 from hookflow.pipeline.use import parse_file
 
@@ -280,31 +281,6 @@ def _trees(file: str) -> Mapping[tuple[str, int], list[FunctionTree]]:
     return result
 
 
-WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter", "before_predict_iter")
-BEFORE_THE_GRADIENTS = ("after_forward", "before_backward")
-BEFORE_THE_STEP = (*BEFORE_THE_GRADIENTS, "after_backward", "before_optimizer_step")
-BETWEEN_STEPS = (
-    "before_run",
-    "before_train",
-    "before_train_epoch",
-    "before_train_iter",
-    "after_train_iter",
-    "after_train_epoch",
-)
-CALLS = {
-    "replace_batch": ("batch", WITH_A_BATCH),
-    "add_param_group": ("optimizer", BETWEEN_STEPS),
-    "skip_batch": ("control", WITH_A_BATCH),
-    "skip_step": ("control", BEFORE_THE_STEP),
-    "accumulate": ("control", BEFORE_THE_GRADIENTS),
-}
-"""The slot that a hook must declare to write, and the points where it may, by the call on the run.
-
-`stop`, `stop_epoch`, `save_checkpoint` and `validate` take effect after all hooks of their point, so no order decides
-about them.
-"""
-
-
 REPLACED = {**dict.fromkeys(WITH_A_BATCH, "run.replace_batch(batch)"), "after_forward": 'outputs["loss"] = …'}
 """By the point at which a hook may replace what it is given: how."""
 
@@ -338,12 +314,6 @@ def refused_calls(sources: Mapping[str, Source | None], node: Node) -> Iterator[
         if bound.point not in points:
             error, hint = "where that is not allowed", f"it may be called at {', '.join(points)}"
         yield Problem(f"{message} {error}, which would end the run with an error", node.where, hint)
-
-
-def how_to_declare(slot: str, hook: str, writes: Iterable[str]) -> str:
-    """Say how a hook that declares `writes` at a point declares that it writes a slot, too."""
-    slots = ", ".join(f'"{item}"' for item in sorted({slot, *writes}))
-    return f"declare it: writes = [{slots}] in [hooks.{hook}], or in its class"
 
 
 LOSS = "loss"

@@ -226,6 +226,7 @@ class AccumulationSchedule(Hook):
     takes several batches; the two exclude each other.
     """
 
+    accumulates = True
     writes: ClassVar[Slots] = {"before_backward": ("control",)}
 
     batches: Annotated[Batches, Field(description="batches of a step by place", examples=[[["10%", 2], ["50%", 4]]])]

@@ -12,7 +12,7 @@ from hookflow.errors import UserError, Where
 from hookflow.events.now import Shared
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.arguments import as_annotated, first_names, parameters_of, wrong_arguments
-from hookflow.hooks.uses import WITH_A_BATCH
+from hookflow.hooks.run import WITH_A_BATCH
 from hookflow.pipeline.layers import read_value
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.batches import BatchSizes

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hookflow.errors import Problem, UserError
+from hookflow.hooks.run import BEFORE_THE_STEP
 from hookflow.hooks.tensors import WeightedSum
-from hookflow.hooks.uses import BEFORE_THE_STEP
 from hookflow.numbers import counted
 from hookflow.runner.logging.timing import DATA, FORWARD
 from hookflow.runner.loop.context import Context

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding, Plan
-from hookflow.hooks.uses import BEFORE_THE_GRADIENTS, CALLS, WITH_A_BATCH, how_to_declare
+from hookflow.hooks.run import BEFORE_THE_GRADIENTS, CALLS, WITH_A_BATCH, how_to_declare
 from hookflow.runner.data.batches import BatchSizes, sets_of
 from hookflow.runner.process.state import RunState
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, by_place, nearest_or_all
 from hookflow.graph.plan import Binding, Plan, PlannedHook
-from hookflow.hooks.uses import how_to_declare, keys_set, source_of
+from hookflow.hooks.run import how_to_declare
 from hookflow.pipeline.condition import METRICS, parse_condition
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.batches import in_set, sets_of
@@ -156,8 +156,12 @@ def _check_names(context: Context, names: set[str]) -> None:
         named = {slot.removeprefix(METRICS) for slot in binding.writes if slot.startswith(METRICS)}
         if made is None and not named and "metrics" in (*binding.takes, *binding.writes):
             unnamed[binding.hook] = binding
-        source = source_of(hook if inspect.isroutine(hook) else type(hook), binding.method)
-        metrics = {*_names(made), *named, *dict(keys_set(source, "metrics"))}
+        metrics = {*_names(made), *named}
+        if binding.hook in parts.own_hooks:  # hookflow's name theirs
+            from hookflow.hooks.uses import keys_set, source_of  # takes 0.4 MB of the training's memory
+
+            source = source_of(hook if inspect.isroutine(hook) else type(hook), binding.method)
+            metrics.update(name for name, _ in keys_set(source, "metrics"))
         known.update(in_set(name, metric) for metric in metrics for name in sets_of("val", parts.data))
     for hook, name, key in _read(parts, plan):
         if name in known:

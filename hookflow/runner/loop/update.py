@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.graph.slots import root
+from hookflow.hooks.run import BEFORE_THE_STEP
 from hookflow.hooks.tensors import is_sharded
-from hookflow.hooks.uses import BEFORE_THE_STEP
 from hookflow.runner.builder.selectors import Trained
 from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER
 from hookflow.runner.loop.context import Context
@@ -132,14 +132,11 @@ class Update:
 
     def check_again(self, hook: str) -> None:
         """Raise UserError where a hook cannot compute the gradients of each batch a second time."""
-        from hookflow.hooks.builtin.schedules import AccumulationSchedule
-        from hookflow.hooks.lightning import AccumulationHook
-
         parts = self._parts
         obstacles = {
             "the task steps its optimizers itself": steps_itself(parts.task),
             "another hook adds up those of several batches": any(
-                isinstance(each, AccumulationSchedule | AccumulationHook) for each in parts.hooks.values()
+                getattr(each, "accumulates", False) for each in parts.hooks.values()
             ),
             "FSDP has sharded them": any(map(is_sharded, parts.model.parameters())),
             "CUDA graphs keep the outputs of one pass alone": self._records_graphs,
