@@ -237,13 +237,6 @@ def test_a_hook_file_may_say_its_rank_print_and_raise_whatever_it_likes(here: Pa
         check("hooks.odd={use='./odd.py:hook'}")
 
 
-@pytest.mark.parametrize("command", [("graph", "p.toml"), ("why", "print", "log", "p.toml")])
-def test_around_a_point_is_two_points(command: tuple[str, ...]) -> None:
-    wrong = refused(*command, "--point", "around_val")
-    assert wrong == "around_val is two points\n    name one of them: before_val or after_val"
-    assert 'there is no point "around_vale"' in refused(*command, "--point", "around_vale")
-
-
 def test_where_nothing_but_ascii_is_taken_there_are_substitutes() -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
 

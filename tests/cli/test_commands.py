@@ -21,6 +21,7 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import all_runs
 from tests.cli.conftest import SMALL, called, invoke, refused
 from tests.conftest import TOY, circle, hookflow, hookflow_here
+from tests.golden_files import check_cases
 from tests.limits import LIMIT
 from tests.monitor.fake_run import make
 from tests.processes import Spawned
@@ -298,18 +299,9 @@ def test_nothing_is_overwritten(here: Path) -> None:
     assert {path.name: path.read_text() for path in here.glob("*.*")} == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("pipeline", "my-net"), '"my-net" cannot be a name'),
-        (("pipeline", "../up"), '"../up" cannot be a name'),
-        (("hook", "class"), '"class" cannot be a name'),
-        (("pipeline", "random"), "would hide it"),
-        (("hook", "torch"), "would hide it"),
-        (("hook", "ema"), "a built-in hook"),
-    ],
-)
-def test_a_name_that_cannot_be_one_is_refused(arguments: tuple[str, ...], message: str, here: Path) -> None:
-    with pytest.raises(UserError, match=message):
-        new(*arguments)
+NO_NAMES = ("pipeline my-net", "pipeline ../up", "hook class", "pipeline random", "hook torch", "hook ema")
+
+
+def test_a_name_that_cannot_be_one_is_refused(here: Path) -> None:
+    check_cases("new-mistakes.txt", {what: [refused("new", *what.split())] for what in NO_NAMES})
     assert not [*here.iterdir()]

@@ -17,7 +17,7 @@ from hookflow.pipeline.load import parse
 from hookflow.pipeline.registry import installed
 from tests.cli.conftest import SMALL, invoke, refused
 from tests.conftest import TOY
-from tests.golden_files import check_golden
+from tests.golden_files import check_cases, check_golden
 
 
 def explain(*arguments: str, columns: int = 80) -> str:
@@ -47,44 +47,19 @@ def whisper(run, batch_idx, suffix="."):
 '''
 
 
-@pytest.mark.parametrize(
-    ("key", "lines"),
-    [
-        ("run.accumulate", ["run.accumulate\nHow many batches", "\n\n  type     int ≥ 1\n  default  1\n"]),
-        ("run.precision", ['type     "auto" or "fp32"', 'default  "fp32"']),
-        ("run.name", ["type     str, required"]),
-        ("hooks.*.every", ["type     int ≥ 1 or str", "example  100"]),
-        ("hooks.ema.args.decay", ["ema  (hookflow", "\n  decay = 0.999  float > 0, < 1: share of the average that"]),
-        ("hooks.ema.args", ["default  {}"]),
-        ("hooks.mine.args", ["type     table or list"]),
-        ("optimizer.args.lr", ["optimizer.args\nThe arguments, by name."]),
-        ("model.weights", ['example  "pretrained.pt"']),
-        ("model.generator.weights", ['example  "pretrained.pt"']),
-        ("optimizer.groups.*.match", ["str, required", 'example  "*.bias"']),
-        ("data.train.loader.batch_size", ["unless a batch_sampler", "int ≥ 1"]),
-        ("run", ["run.name  (required)", "run.seed", "int ≥ 0, < 9.22337e+18: Where every random"]),
-        ("", ["hooks", "distributed"]),
-    ],
+KEYS = (
+    *("run.accumulate", "run.precision", "run.name", "hooks.*.every", "hooks.ema.args.decay", "hooks.ema.args"),
+    *("hooks.mine.args", "optimizer.args.lr", "model.weights", "model.generator.weights", "optimizer.groups.*.match"),
+    "data.train.loader.batch_size",
 )
-def test_what_is_told_of_it(key: str, lines: list[str]) -> None:
-    shown = explain(key)
-    assert all(line in shown for line in lines), shown
+MISSPELT = ("run.precison", "hooks.emma.args.decay", "precision", "batch_size", "run.seed.x", "emaa", "around_vl")
 
 
-@pytest.mark.parametrize(
-    ("key", "hint"),
-    [
-        ("run.precison", 'did you mean "run.precision"?'),
-        ("hooks.emma.args.decay", 'did you mean "ema"?'),
-        ("precision", 'did you mean "run.precision"?'),
-        ("batch_size", "there are data.train.loader.batch_size, data.val.loader.batch_size"),
-        ("run.seed.x", 'did you mean "run.seed"?'),
-        ("emaa", 'did you mean "ema"?'),
-        ("around_vl", 'did you mean "around_val"?'),
-    ],
-)
-def test_the_nearest_right_key_is_named(key: str, hint: str) -> None:
-    assert hint in refused("explain", key)
+def test_a_key_is_explained_and_of_a_misspelt_one_the_nearest_is_named() -> None:
+    told = {key: [explain(key)] for key in KEYS}
+    check_cases("explain.txt", told | {key: [refused("explain", key)] for key in MISSPELT})
+    assert all(key in explain("run") for key in ("run.name  (required)", "run.seed", "int ≥ 0, < 9.22337e+18: Where"))
+    assert all(section in explain("") for section in ("hooks", "distributed"))
 
 
 @pytest.mark.parametrize("key", all_keys())

@@ -13,6 +13,7 @@ from hookflow.pipeline.json_schema import all_keys, find_key
 from hookflow.pipeline.layers import file_form
 from hookflow.pipeline.load import Loaded, dump, load, parse
 from hookflow.pipeline.use import import_file, imported_files, module_file, refer
+from tests.golden_files import check_cases
 
 BASE = """\
 [run]
@@ -254,21 +255,20 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
     assert sys.path == [*path, str(tmp_path / "one"), str(tmp_path / "two")], "found last from now on"
 
 
-@pytest.mark.parametrize(
-    ("use", "message"),
-    [
-        (":Path", 'there is nothing called ":Path"'),
-        ("pathlib:Path.exist", 'there is no "exist" in Path\n    did you mean "exists"?'),
-        ("email.mine:X", 'there is no module "email.mine"\n    did you mean "email.mime"?'),
-        ("hookflw.hooks:X", 'there is no module "hookflw"\n    did you mean "hookflow"?'),
-        ("./mymod.py:X", 'did you mean "my_mod.py"?'),
-        ("my_mod:Mine", 'for the file write "./my_mod.py:Mine"'),
-        ("./my_mod.py", 'write "package.module:Name" or "./file.py:Name"'),
-    ],
-)  # fmt: skip
-def test_what_is_not_there_is_told_with_the_nearest(use: str, message: str, tmp_path: Path) -> None:
+MISSING = (
+    ":Path",
+    "pathlib:Path.exist",
+    "email.mine:X",
+    "hookflw.hooks:X",
+    "./mymod.py:X",
+    "my_mod:Mine",
+    "./my_mod.py",
+)
+
+
+def test_what_is_not_there_is_told_with_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "my_mod.py").write_text("class Mine: ...\ndef yours(run): ...\ndef _own(): ...\n")
-    assert message in failure(use, tmp_path)
+    check_cases("use-mistakes.txt", {use: [failure(use, tmp_path).replace(f"{tmp_path}/", "")] for use in MISSING})
 
 
 @pytest.mark.parametrize(
