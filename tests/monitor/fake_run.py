@@ -6,7 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -267,8 +267,22 @@ def append_rank(
     run: RunDir, rank: int, world: int, *, upto: int | None = None, began: float = BEGAN, **options: Any
 ) -> None:
     """Append what one rank records, or its first `upto` frames."""
-    training = Training(began + 0.03 * rank, rank=rank, world=world, **options)
-    append(run, *itertools.islice(training.records(), upto), rank=rank)
+    late = tuple((options.pop("late", None) or {}).items())
+    records, moved = invented(rank, world, upto, late, **options), began - BEGAN
+    if moved:
+        records = [each | {key: round(each[key] + moved, 3) for key in TIMES & each.keys()} for each in records]
+    append(run, records, rank=rank)
+
+
+TIMES = {"t", "sent"}
+
+
+@cache  # most tests read one of few runs, and to invent it takes longer than to read it
+def invented(
+    rank: int, world: int, upto: int | None, late: tuple[tuple[int, float], ...], **options: Any
+) -> list[dict[str, Any]]:
+    training = Training(BEGAN + 0.03 * rank, rank=rank, world=world, late=dict(late), **options)
+    return [*itertools.chain.from_iterable(itertools.islice(training.records(), upto))]
 
 
 def append(run: RunDir, *records: Sequence[Mapping[str, Any]], rank: int = 0) -> None:

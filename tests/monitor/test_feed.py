@@ -27,7 +27,7 @@ from hookflow.monitor.view import Scene, View
 from tests.garbling import seeds
 from tests.hostile_records import hostile_line
 from tests.monitor.conftest import read
-from tests.monitor.fake_run import make
+from tests.monitor.fake_run import append, end, make
 
 
 def drawn(state: RunState, recording: Recording) -> list[str]:
@@ -152,7 +152,8 @@ def test_records_that_nobody_writes_are_refused_or_shown(tmp_path: Path, seeds: 
     ],
 )
 def test_numbers_as_large_as_can_be_are_bounded(tmp_path: Path, old: str, new: str) -> None:
-    run = make(tmp_path)
+    run = make(tmp_path, upto=60)
+    append(run, [end()])
     text = run.events.read_text()
     assert old in text
     run.events.write_text(text.replace(old, new))
