@@ -25,12 +25,10 @@ INDENT = "    "
 
 
 def why(
-    a: Annotated[str, options.argument("A", "A hook's name.", options.hooks)],
-    b: Annotated[str, options.argument("B", "Another hook's name.", options.hooks)],
+    a: Annotated[str, options.argument("A", "A hook's name.")],
+    b: Annotated[str, options.argument("B", "Another hook's name.")],
     pipeline: options.PipelineArgument = None,
-    point: Annotated[
-        str | None, typer.Option(metavar="POINT", help="Answer for this point only.", autocompletion=options.points)
-    ] = None,
+    point: Annotated[str | None, typer.Option(metavar="POINT", help="Answer for this point only.")] = None,
     set_: options.Overrides = None,
     without: options.Without = None,
     only: options.Only = None,
