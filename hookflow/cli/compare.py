@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,8 +20,8 @@ from hookflow.numbers import ms, number, signed
 if TYPE_CHECKING:
     from hookflow.monitor.compare import Side
 
-TIMES, LEAST = 12, 1e4
-"""Rows of the table of times; one with a difference of less ns an iteration is left out."""
+TIMES, LEAST, BAR = 12, 1e4, 12
+"""Rows of the table of times, where one with a difference of less ns an iteration is left out; cells of a bar."""
 
 
 def compare(
@@ -88,40 +88,49 @@ def _runs_as_data(sides: Sequence[Side]) -> dict[str, Any]:
     }
 
 
+def tables(heads: Sequence[str], sides: Sequence[Side]) -> dict[str, list[tuple[str, ...]]]:
+    """Return tables of what differs between runs beyond their pipelines, and of what came of them, by title.
+
+    The first row has the headings, in which `heads` are the runs.
+    """
+    from hookflow.monitor.compare import WHOLE, results, times, unequal
+
+    with_changes = with_deltas(heads, [f"Δ to {heads[0][0]}"] * (len(heads) - 1))
+    environment = unequal([side.environment for side in sides]).items()
+    metrics: list[tuple[str, ...]] = []
+    for name, both in results([side.state for side in sides]).items():
+        for kind, (first, *others) in both.items():
+            changes = ["" if None in (first, other) else signed(other - first, number) for other in others]  # type: ignore[operator]
+            cells = ["-" if value is None else number(value) for value in (first, *others)]
+            metrics.append((name, kind, *with_deltas(cells, changes)))
+    spent: list[tuple[str, ...]] = []
+    every = [row for row in times(sides) if abs(row.delta) >= LEAST or row.name == WHOLE]
+    most = max((abs(row.delta) for row in every if row.name != WHOLE), default=0.0) or 1.0
+    for row in [*every[:-1][:TIMES], *every[-1:]]:
+        cells = ["-" if ns is None else ms(ns) for ns in row.ns]
+        bar = "━" * round(BAR * abs(row.delta) / most) if row.name != WHOLE else ""
+        spent.append((row.name, *with_deltas(cells, [*map(signed, row.deltas)]), f"{bar} {row.change}".strip()))
+    return {
+        "Environment": [("environment", *heads), *((key, *map(brief, values)) for key, values in environment)],
+        "Metrics": [("metric", "", *with_changes), *metrics],
+        "Where the time went": [("ms an iteration", *with_changes, ""), *spent],
+    }
+
+
 def _print_runs(sides: Sequence[Side]) -> None:
     """Print what differs between runs beyond their pipelines, and what came of them."""
     from hookflow.monitor.compare import LETTERS
 
-    facts = _runs_as_data(sides)
-    for letter, parent in zip(LETTERS, facts["parents"], strict=False):
-        if parent:
-            of = dict(zip(facts["runs"], LETTERS, strict=False)).get(parent["run"], parent["run"])
-            echo(f"{letter} is a fork of {of}, from its {parent['checkpoint']} (iteration {parent['it']:,})")
+    ids = [side.run.id for side in sides]
+    for letter, side in zip(LETTERS, sides, strict=False):
+        if parent := side.run.parent():
+            of = dict(zip(ids, LETTERS, strict=False)).get(parent.run, parent.run)
+            echo(f"{letter} is a fork of {of}, from its {parent.checkpoint} (iteration {parent.it:,})")
     heads = [f"{letter} {side.short}" for letter, side in zip(LETTERS, sides, strict=False)]
-    metrics = (
-        (name, kind, *("-" if value is None else number(value) for value in values))
-        for name, both in facts["metrics"].items()
-        for kind, values in both.items()
-    )
-    environment = ((key, *map(brief, values)) for key, values in facts["environment"].items())
-    for head, rows in (
-        (("environment", *heads), [*environment]),
-        (("metric", "", *heads), [*metrics]),
-        (("ms an iteration", *with_deltas(heads, ["Δ to A"] * (len(heads) - 1)), ""), [*_times(sides)]),
-    ):
-        if rows:
-            echo("\n" + "\n".join(columns([head, *rows])))
+    for rows in tables(heads, sides).values():
+        if len(rows) > 1:
+            echo("\n" + "\n".join(columns(rows)))
     _print_curves(sides)
-
-
-def _times(sides: Sequence[Side]) -> Iterator[tuple[str, ...]]:
-    from hookflow.monitor.compare import WHOLE, times
-
-    rows = times(sides)
-    shown = [row for row in rows if abs(row.delta) >= LEAST or row.name == WHOLE]
-    for row in [*shown[:-1][:TIMES], *shown[-1:]]:
-        spent = ["-" if ns is None else ms(ns) for ns in row.ns]
-        yield row.name, *with_deltas(spent, [*map(signed, row.deltas)]), row.change
 
 
 def _print_curves(sides: Sequence[Side]) -> None:

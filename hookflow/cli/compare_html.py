@@ -1,19 +1,19 @@
 """Pipelines and runs beside each other as one page of HTML, with the parts of the report of a run."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hookflow.cli.output import brief, with_deltas
+from hookflow.cli.compare import tables
 from hookflow.cli.report import CHARTS, FEWEST, MOST, POINTS, lines_of, points
-from hookflow.cli.report_html import curves, escaped, page, pre, scrolled, table
+from hookflow.cli.report_html import curves, escaped, page, pre, table
 from hookflow.cli.show import at_time
 from hookflow.graph.plan import Difference
-from hookflow.monitor.compare import LETTERS, WHOLE, Side, changed_keys, metrics_of, results, times, unequal
+from hookflow.monitor.compare import LETTERS, Side, changed_keys, metrics_of, unequal
 from hookflow.monitor.health import judge
 from hookflow.monitor.series import Series, in_order
-from hookflow.numbers import ms, number, signed, span
+from hookflow.numbers import ms, span
 from hookflow.service.pipelines import Target, difference_lines, written
 
 
@@ -39,10 +39,11 @@ def as_html(opened: Sequence[Target], results: Sequence[Difference], sides: Sequ
     sections = {
         "Runs": table(_runs(runs), right=(3, 4, 5)),
         "Curves": curves(report),
-        "What differs": _differences(opened, results, runs, named),
-        "Metrics": table([*_metrics(runs)], right=range(2, 3 * len(runs))) if runs else "",
-        "Where the time went": _times(runs),
+        "What differs": _differences(opened, results, named),
     }
+    if runs:
+        for title, rows in tables([column.head for column in runs], [column.side for column in runs]).items():
+            sections[title] = table(rows, right=() if title == "Environment" else range(1, 3 * len(runs)))
     return page(title, f"<h1>Compared</h1>{names}", sections, report)
 
 
@@ -91,56 +92,14 @@ def _runs(runs: Sequence[Column]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _differences(
-    opened: Sequence[Target], results: Sequence[Difference], runs: Sequence[Column], named: Sequence[str]
-) -> str:
-    """Return the keys and the environment as tables, and the hooks, edges and orders as the command prints them."""
+def _differences(opened: Sequence[Target], results: Sequence[Difference], named: Sequence[str]) -> str:
+    """Return the keys as a table, and the hooks, edges and orders as the command prints them."""
     parts = []
     if any(result.keys for result in results):
         keys = unequal(changed_keys(results))
         rows = [(key, *map(written, values)) for key, values in keys.items()]
         parts.append(f"<h3>Keys</h3>{table([('key', *named), *rows])}")
-    if environment := unequal([column.side.environment for column in runs]):
-        rows = [(key, *map(brief, values)) for key, values in environment.items()]
-        parts.append(f"<h3>Environment</h3>{table([('', *(column.head for column in runs)), *rows])}")
     for other, result in zip(opened[1:], results, strict=True):
         if rest := replace(result, keys=()):
             parts.append(f"<h3>Hooks and their order</h3>{pre(chr(10).join(difference_lines(opened[0], other, rest)))}")
     return "".join(parts)
-
-
-def _metrics(runs: Sequence[Column]) -> Iterator[tuple[str, ...]]:
-    """Yield the last and the best value of each metric, and the difference of those from the first run."""
-    yield "metric", "", *_heads(runs)
-    for name, both in results([column.side.state for column in runs]).items():
-        for kind, values in both.items():
-            if any(value is not None for value in values):
-                first, *others = values
-                deltas = ["" if first is None or value is None else signed(value - first, number) for value in others]
-                cells = ["-" if value is None else number(value) for value in values]
-                yield name, kind, *with_deltas(cells, deltas)
-
-
-def _heads(runs: Sequence[Column]) -> tuple[str, ...]:
-    return with_deltas([column.head for column in runs], [f"Δ to {runs[0].letter}"] * (len(runs) - 1))
-
-
-def _times(runs: Sequence[Column]) -> str:
-    """Return what an iteration of each run is made of, with bars of the largest difference."""
-    rows = times([column.side for column in runs]) if runs else []
-    if not rows:
-        return ""
-    most = max((abs(row.delta) for row in rows if row.name != WHOLE), default=0.0) or 1.0
-    head = "".join(f'<th scope="col" class="right">{escaped(cell)}</th>' for cell in _heads(runs))
-    body = []
-    for row in rows:
-        spent = ["-" if ns is None else ms(ns) for ns in row.ns]
-        cells = with_deltas(spent, [*map(signed, row.deltas)])
-        shown = "".join(f'<td class="right">{escaped(cell)}</td>' for cell in cells)
-        width = 0.0 if row.name == WHOLE else 100 * abs(row.delta) / most
-        style = "slower" if row.delta > 0 else "quicker"
-        bar = f'<span class="bar"><i class="{style}" style="width:{width:.1f}%"></i></span>{escaped(row.change)}'
-        body.append(f'<tr><th scope="row">{escaped(row.name)}</th>{shown}<td>{bar}</td></tr>')
-    note = "Over the last attempt of each run. Hooks that fire elsewhere are shared out over the iterations."
-    table_of_times = scrolled(f'<th scope="col">ms an iteration</th>{head}<th></th>', body)
-    return f'<p class="dim">{note}</p>{table_of_times}'
