@@ -252,6 +252,8 @@ def test_clicks_and_the_wheel_go_to_what_is_under_them(scene: At) -> None:
         assert pointer.click(at, draw, *place(at, text)) == "" and at.view.page == page
     assert pointer.click(at, draw, *place(at, "c checkpoint")) == "send checkpoint"
     assert pointer.click(at, draw, SIZE[0] - 1, SIZE[1] - 1) == "", "nothing is there"
+    for point in ("after_backward", "after_train_iter", "after_val_epoch"):
+        assert pointer.click(at, draw, *place(at, point)) == "" and at.point == point, "over rows without hooks"
 
 
 def test_copies_are_text_without_frames(scene: At) -> None:

@@ -324,11 +324,14 @@ def below(scene: Scene, width: int, height: int) -> list[Strip]:
 
 
 def _move(scene: Scene, step: int) -> None:
-    """Move the cursor from hook to hook, over the points."""
-    bound = [each.binding for each in shown_rows(scene, 2) if each.binding]
-    if bound:
-        at = bound.index(scene.picked) if scene.picked in bound else -1
-        picked = bound[min(max(at + step, 0), len(bound) - 1)]
+    """Move the cursor by so many rows, and on from there to the next hook."""
+    shown = shown_rows(scene, 2)
+    bound = [place for place, each in enumerate(shown) if each.binding]
+    here = next((place for place in bound if shown[place].binding is scene.picked), -1)
+    ahead = [place for place in bound if (place - here) * step >= step * step]
+    for place in (ahead[:1] if step > 0 else ahead[-1:]) or (bound[-1:] if step > 0 else bound[:1]):
+        picked = shown[place].binding
+        assert picked is not None
         scene.view.point, scene.view.hook = picked.point, scene.plan.at(picked.point).index(picked)
 
 
