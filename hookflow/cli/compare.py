@@ -66,7 +66,8 @@ def compare(
     elif format_ == "html":
         from hookflow.cli.compare_html import as_html
 
-        echo(as_html(opened, results, every).removesuffix("\n"))
+        heads = [f"{letter} {side.short}" for letter, side in zip(LETTERS, every, strict=False) if side]
+        echo(as_html(opened, results, every, tables(heads, sides) if sides else {}).removesuffix("\n"))
     else:
         for each, result in zip(others, results, strict=True):
             echo("\n".join(difference_lines(first, each, result)) + "\n" * (len(others) > 1))

@@ -1,11 +1,10 @@
 """Pipelines and runs beside each other as one page of HTML, with the parts of the report of a run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hookflow.cli.compare import tables
 from hookflow.cli.report import CHARTS, FEWEST, MOST, POINTS, lines_of, points
 from hookflow.cli.report_html import curves, escaped, page, pre, table
 from hookflow.cli.show import at_time
@@ -15,6 +14,9 @@ from hookflow.monitor.health import judge
 from hookflow.monitor.series import Series, in_order
 from hookflow.numbers import ms, span
 from hookflow.service.pipelines import Target, difference_lines, written
+
+Tables = Mapping[str, Sequence[Sequence[str]]]
+"""Tables of runs by their titles, the headings in the first row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,9 @@ class Column:
         return f"{self.letter} {self.side.short}"
 
 
-def as_html(opened: Sequence[Target], results: Sequence[Difference], sides: Sequence[Side | None]) -> str:
+def as_html(
+    opened: Sequence[Target], results: Sequence[Difference], sides: Sequence[Side | None], of_runs: Tables
+) -> str:
     """Draw the page: `results` are the differences of all but the first, `sides` the runs, None for a file."""
     runs = [Column(letter, side) for letter, side in zip(LETTERS, sides, strict=False) if side]
     report = _report(runs)
@@ -41,9 +45,8 @@ def as_html(opened: Sequence[Target], results: Sequence[Difference], sides: Sequ
         "Curves": curves(report),
         "What differs": _differences(opened, results, named),
     }
-    if runs:
-        for title, rows in tables([column.head for column in runs], [column.side for column in runs]).items():
-            sections[title] = table(rows, right=() if title == "Environment" else range(1, 3 * len(runs)))
+    for title, rows in of_runs.items():
+        sections[title] = table(rows, right=() if title == "Environment" else range(1, 3 * len(runs)))
     return page(title, f"<h1>Compared</h1>{names}", sections, report)
 
 
