@@ -16,6 +16,7 @@ from hookflow.graph.points import POINTS, Point, Points
 from hookflow.graph.slots import doubts, root
 from hookflow.hooks.base import Hook
 from hookflow.hooks.inspect import Inspection
+from hookflow.hooks.lightning import rates_set_twice
 from hookflow.hooks.mmengine import with_priorities
 from hookflow.hooks.registry import find_hook, find_without_import
 from hookflow.hooks.run import Run
@@ -93,6 +94,7 @@ def compile_pipeline(
                 problems += error.problems
     problems += wrong_comm_hooks(nodes)
     problems += wrong_backward_twice(tables, loaded.pipeline.run)
+    problems += rates_set_twice(nodes, {name: table.hook for name, table in tables.items()})
     nodes, without_number, misspelt = with_scalars(nodes, sources)
     problems += without_number
     try:

@@ -12,12 +12,14 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.hooks.base import Hook
-from hookflow.hooks.lightning_trainer import Checkpoint, Trainer
-from hookflow.hooks.mmengine import CHECKPOINT, ByPoint, as_method, has_base, hook_class, slots_of
+from hookflow.graph.plan import Nodes
+from hookflow.graph.slots import root
+from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.lightning_trainer import Checkpoint, Groups, Trainer
+from hookflow.hooks.mmengine import CHECKPOINT, ByPoint, as_method, has_base, hook_class, is_adapted, slots_of
 from hookflow.hooks.mmengine_runner import changed, numbers_of
 from hookflow.hooks.run import Run
-from hookflow.hooks.tensors import evaluating, in_mode
+from hookflow.hooks.tensors import evaluating, in_mode, is_sharded
 from hookflow.pipeline.registry import missing_package
 
 PACKAGES = ("pytorch_lightning", "lightning.pytorch")
@@ -72,8 +74,6 @@ ENDS_EPOCH = ("after_train_epoch", "after_val", "before_train_epoch", "after_tra
 INSTEAD: Mapping[str, str] = {
     "LearningRateFinder": 'use = "lr_finder"',
     "BatchSizeFinder": 'use = "batch_size_finder"',
-    "GradientAccumulationScheduler": 'use = "accumulation_schedule"',
-    "StochasticWeightAveraging": 'use = "swa"',
     "ModelPruning": 'use = "prune"',
     "BasePredictionWriter": 'use = "predict"',
     **dict.fromkeys(("BaseFinetuning", "BackboneFinetuning"), 'use = "freeze"'),
@@ -139,11 +139,13 @@ def adapted(kind: type, where: Where | None) -> type[Hook]:
     if "on_before_zero_grad" in _own(kind):
         hint = "gradients are cleared before the forward pass: on_train_batch_end is the last method before that"
         raise UserError(Problem(f"{kind.__name__}.on_before_zero_grad has no point here", where, hint))
-    methods = {point: _method(point) for point in _points(kind)}
-    slots = slots_of(kind, PACKAGES, SLOTS, methods, CHECKPOINT)
+    bases = {base.__name__ for base in kind.__mro__ if base.__module__.startswith(PACKAGES)}
+    base = next((hook for name, hook in SPECIAL.items() if name in bases), LightningHook)
+    methods = {point: _method(point) for point in (*_points(kind), *base.needs)}
+    slots = slots_of(kind, PACKAGES, SLOTS, methods, CHECKPOINT) if base is LightningHook else {}
     module = next(base.__module__ for base in kind.__mro__ if _is_base(base))
     package = next(package for package in PACKAGES if module.startswith(package))  # both may be installed
-    return hook_class(LightningHook, kind, {"package": package, **slots, **methods})
+    return hook_class(base, kind, {"package": package, **slots, **methods})
 
 
 def _own(kind: type) -> set[str]:
@@ -180,6 +182,8 @@ class LightningHook(Hook):
     shown_all = "it is a callback of Lightning, whose trainer shows all of the run"
     kind: ClassVar[type]
     package: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Points beside those that the callback has methods for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         from hookflow.hooks.arguments import with_functions  # loads pydantic, which `hookflow --help` does without
@@ -251,3 +255,147 @@ class LightningHook(Hook):
         self._epoch_ends = state["epoch_ends"]
         if state["state"]:
             self.callback.load_state_dict(dict(state["state"]))
+
+
+class AccumulationHook(LightningHook):
+    """A GradientAccumulationScheduler: an iteration takes one batch, and the last one of a group takes the step.
+
+    As there, each loss counts one part of the group's batches, an incomplete group at the end of an epoch included.
+    """
+
+    accumulates = True
+    writes: ClassVar[Slots] = {"before_backward": ("control",)}
+    needs = ("before_train", "before_backward", "after_train_iter")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*map(_by_epoch, args), **{name: _by_epoch(value) for name, value in kwargs.items()})
+        self.groups = Groups()
+
+    def call(self, point: str, trainer: Trainer, offered: dict[str, Any]) -> None:
+        groups, run = self.groups, trainer.run
+        match point:
+            case "before_run":
+                trainer.groups = groups
+            case "before_train":
+                self._check(run)
+                batches, groups.batches = groups.batches, 1  # the callback refuses what a resumed run has
+                super().call(point, trainer, offered)
+                groups.batches = batches
+                return
+            case "before_backward":
+                groups.take(run)
+            case "after_train_iter" if groups.left and run.step_skipped:  # another hook has had the gradients dropped
+                groups.left = 0
+        super().call(point, trainer, offered)
+
+    def _check(self, run: Run) -> None:
+        name = type(self.callback).__name__
+        if getattr(run.task, "steps_itself", False):
+            raise UserError(Problem(f"{name} sets when the optimizer steps, and this task steps it itself"))
+        if run.iters_per_epoch != len(run.data["train"]):
+            message = f"{name} and run.accumulate both set on how many batches the optimizer steps"
+            raise UserError(Problem(message, hint="keep one of them"))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "groups": dict(vars(self.groups))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        vars(self.groups).update(state["groups"])
+
+
+def _by_epoch(value: Any) -> Any:
+    """Return a table with whole numbers as keys, which TOML cannot write; anything else as it is."""
+    whole = isinstance(value, Mapping) and all(str(key).isdigit() for key in value)
+    return {int(key): item for key, item in value.items()} if whole else value
+
+
+class WeightAveragingHook(LightningHook):
+    """A StochasticWeightAveraging, whose schedule of the learning rates steps after each epoch.
+
+    Where the network has batch norms, it measures their statistics of the averaged weights in one more pass over the
+    training data, without gradients. The points of the training and the validation do not fire for that pass.
+    """
+
+    reads: ClassVar[Slots] = dict.fromkeys(("before_run", "before_train_epoch", "before_test"), ("model",))
+    writes: ClassVar[Slots] = {
+        **dict.fromkeys(("before_train", "before_train_epoch", "after_train_epoch"), ("lr", "optimizer")),
+        "after_train": ("model",),
+    }
+    needs = ("before_train", "after_train")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._resumes = False
+        """Whether the schedule of a resumed run is still to be built."""
+
+    def call(self, point: str, trainer: Trainer, offered: dict[str, Any]) -> None:
+        match point:
+            case "before_run":
+                self._check(trainer.run)
+            case "after_train_epoch":
+                for config in trainer.lr_scheduler_configs:
+                    config.scheduler.step()
+            case "after_train":
+                self._end_epoch(trainer)
+                trainer.epoch_is_over = False
+                if trainer.run.epoch == trainer.run.max_epochs == trainer.max_epochs - 1:
+                    self._measure_norms(trainer)
+        super().call(point, trainer, offered)
+        if point == "before_train" and self._resumes:
+            self._build_schedule(trainer)
+        if point == "after_train":
+            trainer.run.save_checkpoint("last")  # what the last epoch has saved are other weights
+
+    def _check(self, run: Run) -> None:
+        name = type(self.callback).__name__
+        if any(map(is_sharded, run.model.parameters())):
+            raise UserError(Problem(f"{name} does not support sharded models", hint='use = "swa"'))
+
+    def _build_schedule(self, trainer: Trainer) -> None:
+        """Build the schedule of a resumed run, and leave the learning rates as the checkpoint has them."""
+        self._resumes = False
+        groups = trainer.optimizers[0].param_groups
+        kept = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+        trainer.more_epochs = min(self.callback.swa_end - trainer.current_epoch, 0)  # it builds none after the last
+        self.callback.on_train_epoch_start(trainer, trainer.lightning_module)
+        trainer.more_epochs = 0
+        for group, values in zip(groups, kept, strict=True):
+            group.update(values)
+
+    def _measure_norms(self, trainer: Trainer) -> None:
+        import torch
+
+        run, module = trainer.run, trainer.lightning_module
+        self.callback.on_train_epoch_start(trainer, module)
+        devices = [run.device] if run.device.type == "cuda" else []
+        with torch.no_grad(), torch.random.fork_rng(devices):  # a run that is resumed here measures the same again
+            for batch in run.data["train"].epoch(run.epoch):
+                run.evaluate(batch)
+        self.callback.on_train_epoch_end(trainer, module)
+        trainer.more_epochs = 1
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()  # the callback derives its private numbers from the rest, and from the trainer
+        return {**state, "numbers": {name: it for name, it in state["numbers"].items() if not name.startswith("_")}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._resumes = state["state"]["scheduler_state"] is not None
+
+
+def rates_set_twice(nodes: Nodes, hooks: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield each StochasticWeightAveraging beside which another hook sets learning rates."""
+    setting = [name for name, node in nodes.items() if any(root(slot) == "lr" for b in node.bound for slot in b.writes)]
+    for name in setting:
+        if is_adapted(hooks[name], WeightAveragingHook) and (others := [other for other in setting if other != name]):
+            message = f'{hooks[name].__name__} sets the learning rates from one epoch on, and so does "{others[0]}"'
+            hint = 'use = "swa", and torch.optim.swa_utils:SWALR at the end of the chain of `scheduler`'
+            yield Problem(message, nodes[name].where, hint)
+
+
+SPECIAL: Mapping[str, type[LightningHook]] = {
+    "GradientAccumulationScheduler": AccumulationHook,
+    "StochasticWeightAveraging": WeightAveragingHook,
+}
+"""Callbacks of Lightning that steer its loops, with the hooks that do so here."""

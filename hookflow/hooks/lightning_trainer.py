@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.mmengine_runner import Checkpoint as MMEngineCheckpoint
 from hookflow.hooks.mmengine_runner import View
@@ -111,6 +112,8 @@ class FitLoop:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer, run = trainer, trainer.run
         self.max_epochs = -1 if run.max_epochs is None else run.max_epochs
+        self.max_batches = run.iters_per_epoch
+        self._skip_backward = False
 
     @property
     def epoch_loop(self) -> Any:
@@ -125,7 +128,35 @@ class FitLoop:
     total_batch_idx = property(lambda self: self._trainer.run.iter - 1)
 
     def _should_accumulate(self) -> bool:
-        return False
+        groups = self._trainer.groups
+        return groups is not None and groups.left > 0
+
+
+class Groups:
+    """The batches of which a step takes the gradients, where a callback sets their number."""
+
+    def __init__(self) -> None:
+        self.batches = 1
+        """The batches of a group."""
+        self.left = 0
+        """The rest of the current group."""
+        self.without_step = 0
+        """The iterations that have taken no step, the current one included."""
+        self.latest = -1
+        """The iterations that were done before the latest of these."""
+
+    def take(self, run: Any) -> None:
+        """Take a batch into the group, which ends with its epoch and the run; of its loss count 1 / `batches`."""
+        if self.left == 0:
+            self.left = max(min(self.batches, run.iters_per_epoch - run.batch_idx, run.max_iters - run.iter), 1)
+        self.left -= 1
+        run.accumulate(self.batches, step=self.left == 0, by_examples=False)
+        if self.left:
+            self.without_step += 1
+            self.latest = run.iter
+
+    def steps(self, iterations: int) -> int:
+        return iterations - self.without_step + (iterations == self.latest)
 
 
 class Trainer(View):
@@ -134,13 +165,15 @@ class Trainer(View):
     shown = "Lightning's Trainer"
     sanity_checking = fast_dev_run = False
     log_every_n_steps = 50
-    lr_scheduler_configs = ()
-    accumulate_grad_batches = property(lambda self: 1)  # a callback that sets it meets an error
 
     def __init__(self, run: Run, package: str, adapted: type[Any]) -> None:
         self.run, self.package, self._adapted = run, package, adapted
+        self.groups: Groups | None = None
+        """Set by the hook of a GradientAccumulationScheduler."""
         self.epoch_is_over = False
         """Whether the epoch is counted, and Lightning would not yet have."""
+        self.more_epochs = 0
+        """Passes over the training data after the run's epochs, which callbacks have asked for."""
         self.loaded: Any = None
         self._stops = self.has_raised = False
         self.point = "before_run"
@@ -152,6 +185,7 @@ class Trainer(View):
         self.loggers = [Logger(run, import_module(f"{package}.loggers").TensorBoardLogger)]
         self.strategy, self._accelerator_connector = Strategy(run), SimpleNamespace(is_distributed=run.world > 1)
         self.logger = self.loggers[0]
+        self.lr_scheduler_configs: list[Any] = []
         self.ckpt_path = self.datamodule = None
 
     def at(self, point: str) -> None:
@@ -189,8 +223,20 @@ class Trainer(View):
         self.run.model.load_state_dict(state)
         return self.run.model.state_dict()
 
-    current_epoch = property(lambda self: self.run.epoch - self.epoch_is_over)
-    global_step = property(lambda self: self.run.iter)
+    current_epoch = property(lambda self: self.run.epoch - self.epoch_is_over + self.more_epochs)
+    global_step = property(lambda self: self.groups.steps(self.run.iter) if self.groups else self.run.iter)
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        return self.groups.batches if self.groups else 1
+
+    @accumulate_grad_batches.setter
+    def accumulate_grad_batches(self, batches: int) -> None:
+        if self.groups:
+            self.groups.batches = batches
+        elif batches != 1 and not self.fit_loop._skip_backward:  # where nothing steps
+            message = "only a GradientAccumulationScheduler sets trainer.accumulate_grad_batches"
+            raise UserError(Problem(message, hint='use = "accumulation_schedule", or run.accumulate'))
 
     @cached_property
     def callbacks(self) -> list[Any]:

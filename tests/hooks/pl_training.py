@@ -16,14 +16,18 @@ with warnings.catch_warnings():
     from pytorch_lightning.callbacks import (
         EarlyStopping,
         EMAWeightAveraging,
+        GradientAccumulationScheduler,
         ModelCheckpoint,
+        StochasticWeightAveraging,
     )
     from pytorch_lightning.loggers import TensorBoardLogger
 
 __all__ = [
     "EMAWeightAveraging",
     "EarlyStopping",
+    "GradientAccumulationScheduler",
     "ModelCheckpoint",
+    "StochasticWeightAveraging",
 ]
 
 PIPELINE = """
@@ -46,6 +50,11 @@ def loader(examples: int) -> DataLoader[Any]:
     generator = torch.Generator().manual_seed(examples)
     data = [(torch.randn(4, generator=generator), torch.tensor(k % 3)) for k in range(examples)]
     return DataLoader(data, batch_size=4)  # type: ignore[arg-type]
+
+
+def norms() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
 
 
 class Task:
@@ -131,7 +140,13 @@ class ManualModule(Module):
 
 
 def train_theirs(
-    folder: Path, epochs: int, *callbacks: Any, predict: bool = False, module: LightningModule | None = None
+    folder: Path,
+    epochs: int,
+    *callbacks: Any,
+    make: Callable[[], torch.nn.Module] = net,
+    examples: int = 12,
+    predict: bool = False,
+    module: LightningModule | None = None,
 ) -> Any:
     """Train, test and maybe predict by Lightning's Trainer; return the weights."""
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -140,8 +155,8 @@ def train_theirs(
         max_epochs=epochs, accelerator="cpu", callbacks=[*callbacks], default_root_dir=folder, num_sanity_val_steps=0,
         **quiet, **kept,
     )  # fmt: skip
-    module = module or Module()
-    trainer.fit(module, loader(12), loader(8))
+    module = module or Module(make)
+    trainer.fit(module, loader(examples), loader(8))
     trainer.test(module, loader(8), verbose=False)
     if predict:
         trainer.predict(module, loader(8))
@@ -204,6 +219,13 @@ class Stops(Callback):
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         trainer.should_stop = trainer.global_step == 4
+
+
+class Sets(Callback):
+    """Set what a scheduler of accumulation alone may set."""
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        trainer.accumulate_grad_batches = 2
 
 
 class Asks(Callback):

@@ -8,6 +8,7 @@ import pytest
 import tomli
 import torch
 
+from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.graph.observation import missing
 from hookflow.pipeline.load import load
@@ -98,6 +99,59 @@ def test_the_average_is_lightning_s_to_the_bit(pl: Any, here: Any, theirs: Any) 
     measured = [each["v"]["loss"] for each in records(run_dir, "metrics")]  # type: ignore[index]
     plain = [each["v"]["loss"] for each in records(here(), "metrics")]  # type: ignore[index]
     assert measured[0] != plain[0], "validated with the average"
+
+
+@pytest.mark.parametrize("examples", [16, 20], ids=["whole groups", "an incomplete group"])
+def test_gradients_accumulate_as_in_lightning_to_the_bit(pl: Any, here: Any, theirs: Any, examples: int) -> None:
+    scheduler = pl.GradientAccumulationScheduler(scheduling={1: 2, 3: 4})
+    weights, expected = theirs(5, scheduler, pl.Recorder(), examples=examples)
+    run_dir = here(
+        'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2, 3=4}}}',
+        'hooks.recorder={use="tests.hooks.pl_training:Recorder"}',
+        'hooks.checkpoint={use="checkpoint"}',
+        f"data.train.args.examples={examples}",
+        epochs=5,
+    )
+    assert expected == pl.SEEN
+    assert_weights(run_dir, weights)
+
+
+@pytest.mark.parametrize("make", ["net", "norms"])
+@pytest.mark.parametrize("strategy", ["cos", "linear"])
+def test_stochastic_averages_are_lightning_s_to_the_bit(
+    pl: Any, here: Any, theirs: Any, make: str, strategy: str
+) -> None:
+    args = {"swa_lrs": 0.05, "swa_epoch_start": 0.5, "annealing_epochs": 2, "annealing_strategy": strategy}
+    weights, _ = theirs(4, pl.StochasticWeightAveraging(**args), make=getattr(pl, make))
+    run_dir = here(
+        f"hooks.average={{use='lightning:StochasticWeightAveraging', args={json.dumps(args).replace(': ', '=')}}}",
+        'hooks.checkpoint={use="checkpoint"}',
+        f"model.use='tests.hooks.pl_training:{make}'",
+        epochs=4,
+    )
+    assert_weights(run_dir, weights)
+
+
+@pytest.mark.parametrize(("point", "at"), [("after_train_iter", 7), ("after_train_epoch", 8), ("after_val", 12)])
+def test_groups_and_averages_are_resumed_to_the_bit(resumes_alike: Any, point: str, at: int) -> None:
+    hooks = (
+        'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={0=3}}}',
+        'hooks.average={use="lightning:StochasticWeightAveraging", args={swa_lrs=0.05, swa_epoch_start=1}}',
+        "hooks.ema.enabled=false",
+        "hooks.schedule.enabled=false",
+    )
+    resumes_alike(*hooks, point=point, at=at)
+
+
+def test_what_they_would_contradict_is_refused(here: Any) -> None:
+    average = 'hooks.average={use="lightning:StochasticWeightAveraging", args={swa_lrs=0.05}}'
+    rates = 'hooks.rates={use="lr_schedule", args={warmup=2}}'
+    with pytest.raises(UserError, match='sets the learning rates from one epoch on, and so does "rates"'):
+        here(average, rates)
+    groups = 'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2}}}'
+    assert "both set on how many batches the optimizer steps" in reason(here(groups, "run.accumulate=2", code=2))
+    sets = 'hooks.sets={use="tests.hooks.pl_training:Sets"}'
+    assert "only a GradientAccumulationScheduler sets trainer.accumulate_grad_batches" in reason(here(sets, code=2))
 
 
 def test_what_callbacks_have_is_resumed_to_the_bit(resumes_alike: Any, tmp_path: Path) -> None:
@@ -193,6 +247,7 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
 def test_what_hooks_of_other_frameworks_touch_is_declared_also_in_a_trial(pl: Any, tmp_path: Path) -> None:
     hooks = {
         "stops": {"use": "lightning:EarlyStopping", "args": {"monitor": "val_loss"}},
+        "average": {"use": "lightning:StochasticWeightAveraging", "args": {"swa_lrs": 0.05}},
         "rates": {"use": "lightning:LearningRateMonitor"},
         "ema": {"use": "lightning:EMAWeightAveraging"},
         "timer": {"use": "lightning:Timer"},

@@ -111,10 +111,10 @@ class Requests:
         self.check("skip_step")
         self.skips_step = True
 
-    def accumulate(self, batches: int, *, step: bool) -> None:
-        """Take the batch into a group of so many: its loss counts by its examples there."""
+    def accumulate(self, batches: int, *, step: bool, by_examples: bool = True) -> None:
+        """Take the batch into a group of so many: its loss counts by its examples there, or as much as any other."""
         self.check("accumulate")
-        self.accumulates, self.keeps_gradients = batches, not step
+        self.accumulates, self.by_examples, self.keeps_gradients = batches, by_examples, not step
 
     def skip_batch(self) -> None:
         self.check("skip_batch")
