@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
@@ -17,7 +17,7 @@ from hookflow.cli import options
 from hookflow.cli.output import as_json, echo, write_file
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.graph.plan import Edge, Plan
-from hookflow.numbers import aligned, counted, percent
+from hookflow.numbers import aligned, counted, duration, percent
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -92,19 +92,21 @@ def graph(
         drawing = as_json(part.to_json())
     elif chosen == "text":
         width = max(40, shutil.get_terminal_size().columns)
-        drawing = as_text(part, title, width, colour, _times(opened.run, part))
+        times = _times(opened.run, part, _in_columns)
+        drawing = as_text(part, title, width, colour, times)
     elif chosen in ("mermaid", "dot"):
         drawing = {"mermaid": as_mermaid, "dot": as_dot}[chosen](part, title)
     else:
-        drawing = {"svg": as_svg, "html": as_html}[chosen](part, title, _times(opened.run, part))
+        times = _times(opened.run, part, _in_words)
+        drawing = {"svg": as_svg, "html": as_html}[chosen](part, title, times)
     if out is None:
         echo(drawing, coloured=colour)
     else:
         write_file(out, drawing + "\n")
 
 
-def _times(run: RunDir | None, plan: Plan) -> dict[int, str]:
-    """Return what the bindings took in the last attempt of a run, as columns."""
+def _times(run: RunDir | None, plan: Plan, written: Callable[[Cost, bool], str]) -> dict[int, str]:
+    """Return what the bindings took in the last attempt of a run, `written` with whether the run has device times."""
     if run is None:
         return {}
     from hookflow.monitor.costs import cost_of
@@ -115,7 +117,7 @@ def _times(run: RunDir | None, plan: Plan) -> dict[int, str]:
     live.read_all()
     pace, has_device = Pace.of(live.state), live.state.first.device.iteration() is not None
     costs = {binding.id: cost_of(live.state, plan, pace, binding, whole=True) for binding in plan.bindings}
-    return {id_: _in_columns(cost, has_device) for id_, cost in costs.items() if cost.ns is not None}
+    return {id_: written(cost, has_device) for id_, cost in costs.items() if cost.ns is not None}
 
 
 def _in_columns(cost: Cost, has_device: bool) -> str:
@@ -123,6 +125,12 @@ def _in_columns(cost: Cost, has_device: bool) -> str:
     share = "·" if cost.share is None else percent(cost.share)
     device = f"{aligned(cost.device) if cost.device else '':>8} " * has_device
     return f"{cost.count:>9,} {aligned(cost.ns or 0.0)} {device}{share:>5}"
+
+
+def _in_words(cost: Cost, has_device: bool) -> str:
+    device = f", {duration(cost.device)} on the device" if has_device and cost.device else ""
+    share = "" if cost.share is None else f", {percent(cost.share)} % of iterations"
+    return f"{cost.count:,} × {duration(cost.ns or 0.0)}{device}{share}"
 
 
 def _switched_off(run: RunDir) -> tuple[tuple[str, int], ...]:

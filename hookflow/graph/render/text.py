@@ -221,8 +221,6 @@ _ROOM_FOR_NOTES = 28
 _MOST_RAILS = 6
 
 _BOLD, _CYAN, _DIM, _OFF = "\x1b[1m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
-STYLES = {_BOLD: "bold", _CYAN: "cyan", _DIM: "dim"}
-"""The looks of a coloured drawing, by their codes."""
 
 
 def as_text(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hookflow.cli.graph import part_of
 from hookflow.graph.plan import Binding, Half, Plan, Trigger
 from hookflow.graph.render.loop import rows
+from hookflow.graph.render.svg import as_svg
 from hookflow.graph.render.text import as_dot, as_mermaid, as_text, gutter, marks, place_of, rails
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
@@ -123,6 +124,10 @@ def test_the_thread_of_an_offloaded_hook_is_drawn_until_the_run_waits_for_it() -
     whole = offloaded()
     joined = next(row for row in rows(whole) if row.name == "before_val" and row.binding)
     assert joined.rail.startswith("┗"), "a validation waits for what has been fired"
+    picture = as_svg(offloaded())
+    assert picture.count('style="stroke-width: 3"') == 2
+    assert "thick lines on the right" in picture
+    assert "slow: at work beside the training until the run waits for it" in picture
 
 
 class TestParts:
