@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
 
 from hookflow.errors import Problem, UserError, first_few, nearest_or_all
@@ -25,15 +25,15 @@ def lacks_optimizers(state: Mapping[str, Any]) -> bool:
     return not any(key.startswith("optimizer") for key in state)
 
 
-def read_tensors(path: Path, *, mmap: bool = False) -> Any:
+def read_tensors(path: Path, *, file: IO[bytes] | None = None, mmap: bool = False) -> Any:
     """Return the contents of a file of `torch.save` without running code; with `mmap`, tensors stay in the file.
 
-    Raises UserError when it is something else.
+    `file` is the file, if it is open. Raises UserError when it is something else.
     """
     import torch
 
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        return torch.load(file or path, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
         message = str(error).partition("WeightsUnpickler error: ")[2].partition("\n")[0] or "it cannot be unpickled"
         hint = "only tensors, numbers, strings, lists and dicts are read; it may be an attack, and is left alone"

@@ -35,6 +35,7 @@ from hookflow.runner.checkpoint.manifest import (
 from hookflow.runner.checkpoint.store import AbandonedError, CheckpointStore, read
 from tests.conftest import Train, Trained, messages, records
 from tests.garbling import garbled, other_value, seeds
+from tests.runner.same import assert_same
 from tests.watchers import POINTS
 
 
@@ -61,6 +62,16 @@ def test_what_is_saved_is_counted_closed_and_alone_read(store: CheckpointStore) 
     path = save(store, 1)
     (path / "model_stray.pt").write_bytes(b"not ours")
     assert read(path).keys() == {"model", "more"}
+
+
+def test_each_byte_is_read_once(store: CheckpointStore) -> None:
+    state = {"model": {"w": torch.rand(1 << 20)}, "optimizer": [torch.rand(1 << k) for k in range(20)], "more": [1]}
+    saved = store.save(state, [], {"it": 1, "ep": 0})
+    before = psutil.Process().io_counters().read_chars
+    path, _ = newest_good(store.all(), store.load)
+    assert path == saved.path
+    assert_same(store.take(path, torch.device("cpu"), None), state)
+    assert saved.bytes <= psutil.Process().io_counters().read_chars - before < 1.01 * saved.bytes
 
 
 def test_damaged_ones_make_room_and_do_not_count(store: CheckpointStore) -> None:

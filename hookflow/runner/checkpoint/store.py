@@ -406,23 +406,71 @@ def _filled(path: Path, device: torch.device, mesh: DeviceMesh | None, state: di
 
 
 def _verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
-    """Return what is in the files of `torch.save`, each verified before; verify this rank's share of the others.
+    """Return what is in the files of `torch.save`, of which each byte is read once; verify this rank's share of others.
 
-    Raises DamagedError where it is damaged, or of another format; UserError as `read_tensors`.
+    Raises DamagedError where it is damaged, or of another format.
     """
     state: dict[str, Any] = {}
     for k, (name, entry) in enumerate(read_manifest(path)["files"].items()):
         loads = name.endswith(".pt")
-        if wrong := damage_of(path / name, entry, thorough=loads or k % world == rank):
+        if wrong := damage_of(path / name, entry, thorough=not loads and k % world == rank):
             raise DamagedError(wrong)
         if loads:
-            content = read_tensors(path / name)
+            content = _content(path / name, entry)
             state |= content if name == TRAINING else {Path(name).stem: content}
     return state
 
 
+def _content(path: Path, entry: File) -> Any:
+    """Return what is in a file of `torch.save`. Raises DamagedError, and UserError as `read_tensors`."""
+    try:
+        with io.BufferedReader(digested := _Digested(path)) as file:
+            try:
+                content = read_tensors(path, file=file)
+            except Exception:
+                if digested.checksum() == entry["sha256"]:
+                    raise
+            if digested.checksum() != entry["sha256"]:
+                raise DamagedError(f"{path.name} is not what was written")
+    except OSError as error:
+        raise DamagedError(f"{path.name} cannot be read: {error.strerror}") from None
+    return content
+
+
+class _Digested(io.FileIO):
+    """A file that `torch.load` reads, nearly in the order of its bytes: each goes into the checksum as it is read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._digest, self._end = hashlib.sha256(), 0
+
+    def readinto(self, buffer: Any) -> int:
+        at = self.tell()
+        if self._end < at < self._end + GAP:
+            self.seek(self._end)
+            self._add(self.read(at - self._end))
+        count = super().readinto(buffer) or 0
+        if at <= self._end < at + count:
+            self._add(memoryview(buffer)[self._end - at : count])
+        return count
+
+    def _add(self, data: Any) -> None:
+        self._digest.update(data)
+        self._end += len(data)
+
+    def checksum(self) -> str:
+        """Return the SHA-256 of the whole file, whose rest is read for it."""
+        self.seek(self._end)
+        while chunk := self.read(CHUNK):
+            self._add(chunk)
+        return self._digest.hexdigest()
+
+
 CHUNK = 1 << 20
-"""Bytes that are written at once."""
+"""Bytes that are written, or read for a checksum, at once."""
+
+GAP = 1 << 12
+"""Bytes between two tensors at most; what is read further on before the rest is the directory at the end."""
 
 
 class _Digesting(io.RawIOBase):
