@@ -322,11 +322,11 @@ def run_argument(run: RunDir) -> str:
 
 
 @contextlib.contextmanager
-def whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def whole(path: Path) -> Iterator[BinaryIO]:
     """Open a file aside that replaces the one at `path` when it is closed: a reader sees the old one or the new one."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with os.fdopen(os.open(str(aside), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        with aside.open("wb") as file:
             yield file
         with contextlib.suppress(FileNotFoundError):
             shutil.copymode(path, aside)
@@ -339,8 +339,8 @@ def whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         raise
 
 
-def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
-    with whole(path, mode) as file:
+def write_whole(path: Path, text: str) -> None:
+    with whole(path) as file:
         file.write(text.encode())
 
 

@@ -1,31 +1,37 @@
-"""An index of the runs in a folder: a row of values for each, kept in a file beside them, a line of JSON for each.
+"""An index of the runs in a folder: a row of values for each, kept in a file of SQLite beside them.
 
 The event logs are the record; the index is a copy that commands read instead. A row holds as long as the files of its
-run have the same times and sizes. Commands that list runs replace the file where it is out of date, a training never
-does. Without the right to write it, the rows are in memory alone. A damaged line is left out, and its run read again.
+run have the same times and sizes. Commands that list runs bring the file up to date, a training never does.
+Without the right to write it, or while another process does, the rows are in memory alone. A damaged file is replaced.
 """
 
+import fcntl
 import json
 import os
+import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookflow.events.reading import read_json, read_object, read_regular
-from hookflow.events.rundir import RunDir, run_paths, write_whole
+from hookflow.events.rundir import RunDir, run_paths
 
 if TYPE_CHECKING:  # what reads logs: to list 10,000 runs that have not changed takes less than to import it
     from hookflow.monitor.summary import Glance, Overview
 
-NAME = ".index.jsonl"
-FORMAT = '{"format":6}'
-"""The first line; a file with another one, whose rows have other values, is replaced."""
+NAME = ".index.sqlite"
+FORMAT = 6
+"""The version of the values in a row; a file of another one is replaced."""
 
+TABLE = "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT)"
 ENDED = ("finished", "stopped")
 """The states of a run whose log has its last record."""
+
+WAITS = 5.0
+"""Seconds that reading waits for a process that writes the file; it takes milliseconds."""
 
 CURVE = 24
 """Values of a curve: as many as a list has room for."""
@@ -98,6 +104,7 @@ class Index:
         self.unreadable: list[str] = []
         """The entries of the folder that cannot be read, in words."""
         self._rows: dict[str, Row] | None = None
+        self._damaged = False
         self._glances: dict[str, Glance] = {}
 
     def refresh(self, progress: Callable[[int, int], object] = lambda done, whole: None) -> list[Row]:
@@ -121,9 +128,8 @@ class Index:
                 progress(count, len(stale))
                 fresh[path] = self._look(path, signature)
         finally:  # what has been read before Ctrl-C is kept
-            gone = () if unreadable else known.keys() - paths  # a mount may come back
-            if gone or any(row.final for row in fresh.values()):
-                self._write(row for path, row in {**known, **fresh}.items() if row.final and path not in gone)
+            gone = [] if unreadable else known.keys() - paths  # a mount may come back
+            self._write([row for row in fresh.values() if row.final], gone)
         self._rows = {path: fresh.get(path) or known[path] for path in paths}
         self.unreadable = unreadable
         return sorted(self._rows.values(), key=_begun, reverse=True)
@@ -168,21 +174,47 @@ class Index:
         return Row(self.root, path, values, _config(run), curve, signature, final, seen.refused)
 
     def _load(self) -> dict[str, Row]:
-        """Return the rows of the file; none where there is no file, or one of another format."""
-        rows: dict[str, Row] = {}
-        with suppress(OSError):
-            first, *lines = read_regular(self.root / NAME).splitlines() or [b""]
-            for line in lines if first == FORMAT.encode() else ():
-                with suppress(ValueError, TypeError, KeyError):
-                    path, signature, values, config, curve = read_json(line, nan=True)
-                    rows[path] = Row(self.root, path, _checked(values), {**config}, [*map(float, curve)], signature)
+        """Return the rows of the file; none where there is no file, or none that can be used."""
+        file, rows = self.root / NAME, {}
+        try:
+            if not file.is_file():
+                return {}
+            with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=WAITS)) as db:
+                if db.execute("PRAGMA user_version").fetchone() != (FORMAT,):
+                    raise ValueError("of another version")
+                for path, signature, row in db.execute("SELECT path, signature, row FROM runs"):
+                    rows[path] = Row(self.root, path, *_checked(read_json(row, nan=True)), signature)
+        except sqlite3.OperationalError as error:  # it may not be read, or is being written for long
+            known = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+            self._damaged = error.sqlite_errorcode & 0xFF not in known
+            return {}
+        except OSError:  # the folder cannot be read, which `unreadable` reports
+            return {}
+        except (sqlite3.Error, ValueError, TypeError, KeyError):
+            self._damaged = True
+            return {}
         return rows
 
-    def _write(self, rows: Iterable[Row]) -> None:
-        parts = ([row.path, row.signature, row.values, row.config, row.curve] for row in rows)
-        lines = (json.dumps(part, separators=(",", ":"), default=str) for part in parts)
-        with suppress(OSError):  # as private as the runs are
-            write_whole(self.root / NAME, "".join(f"{line}\n" for line in (FORMAT, *lines)), 0o600)
+    def _write(self, rows: Sequence[Row], gone: Iterable[str]) -> None:
+        file = self.root / NAME
+        parts = ((row, [row.values, row.config, row.curve]) for row in rows)
+        lines = [(r.path, r.signature, json.dumps(part, separators=(",", ":"), default=str)) for r, part in parts]
+        lost = [(path,) for path in gone]
+        if not (lines or lost or self._damaged):
+            return
+        with suppress(OSError, sqlite3.Error), _locked(self.root):
+            if file.exists() and not file.is_file():
+                return
+            if self._damaged:
+                for name in (NAME, f"{NAME}-journal"):
+                    (self.root / name).unlink(missing_ok=True)
+                self._damaged = False
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))  # as private as the runs are
+            with closing(sqlite3.connect(file, timeout=WAITS)) as db, db:
+                db.execute(f"PRAGMA user_version = {FORMAT}")
+                db.execute(TABLE)
+                db.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", lines)
+                db.executemany("DELETE FROM runs WHERE path = ?", lost)
 
 
 def forks_that_stay(runs: Sequence[RunDir]) -> dict[str, list[str]]:
@@ -197,11 +229,28 @@ def forks_that_stay(runs: Sequence[RunDir]) -> dict[str, list[str]]:
     return {parent: stay for parent, stay in forks.items() if stay}
 
 
-def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a stored row. Raises where they are not of the types that readers rely on."""
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Hold the lock of the folder of runs, so that one process writes. Raises OSError where another one does."""
+    folder = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # a file system that knows no locks grants every one
+        yield
+    finally:
+        os.close(folder)
+
+
+def _checked(row: Any) -> tuple[dict[str, Any], dict[str, Any], list[float]]:
+    """Return the parts of a stored row. Raises where they are not of the types that readers rely on."""
+    values, config, curve = row
     if not (isinstance(values["id"], str) and isinstance(values["ranks"], int) and isinstance(values["begun"], float)):
         raise ValueError("no values of a run")
-    return values
+    return values, {**config}, [*map(float, curve)]
 
 
 def _begun(row: Row) -> tuple[str, float, str]:

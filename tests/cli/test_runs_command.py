@@ -185,7 +185,7 @@ def test_runs_are_deleted_with_all_that_is_theirs(several: list[RunDir], here: P
         f"{second.id}  cifar  finished",
     ]
     assert [row.id[-4:] for row in Index(here / "runs").refresh()] == ["0003", "0002"]
-    assert {path.name for path in (here / "runs").iterdir()} == {"cifar", ".index.jsonl"}
+    assert {path.name for path in (here / "runs").iterdir()} == {"cifar", ".index.sqlite"}
     invoke("rm", "0002", "0003", "--yes")
     assert not (here / "runs" / "cifar").exists()
 

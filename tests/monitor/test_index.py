@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -85,7 +86,8 @@ def test_what_changes_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch)
         ("stopped", [], None),
         ("finished", ["good"], "a note"),
     ]
-    assert (root / NAME).read_text().count("\n") == 3, "the format, and two runs"
+    with sqlite3.connect(root / NAME) as db:
+        assert db.execute("SELECT count(*) FROM runs").fetchone() == (2,)
 
 
 def test_a_run_that_goes_on_is_read_on_and_not_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,18 +129,21 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "torn": lambda file: file.write_bytes(file.read_bytes()[:5000]),
     "a page of zeros": lambda file: file.write_bytes(file.read_bytes()[:4096] + bytes(4096)),
     "empty": lambda file: file.write_bytes(b""),
-    "another version": lambda file: replaced(file, '{"format":', '{"format":9'),
-    "another row": lambda file: replaced(file, '["cifar', '["x","cifar'),
-    "values of other types": lambda file: replaced(file, '"ranks":1', '"ranks":"1"'),
-    "no pipeline": lambda file: replaced(file, '{"run.name"', '3,{"run.name"'),
-    "no JSON": lambda file: replaced(file, '":', '"'),
+    "another version": lambda file: execute(file, "PRAGMA user_version = 99"),
+    "another table": lambda file: execute(file, "DROP TABLE runs", "CREATE TABLE runs (x)"),
+    "no values": lambda file: execute(file, "UPDATE runs SET row = '{\"values\": 3}'"),
+    "values of other types": lambda file: execute(
+        file, 'UPDATE runs SET row = replace(row, \'"ranks":1\', \'"ranks":"1"\')'
+    ),
+    "no pipeline": lambda file: execute(file, "UPDATE runs SET row = json_set(row, '$[1]', 3)"),
+    "no JSON": lambda file: execute(file, "UPDATE runs SET row = 'x'"),
 }
 
 
-def replaced(file: Path, old: str, new: str) -> None:
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new))
+def execute(file: Path, *statements: str) -> None:
+    with sqlite3.connect(file) as db:
+        for statement in statements:
+            db.execute(statement)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
