@@ -118,7 +118,7 @@ def table(
 
     With `tree` the forks of a run are below it, and indented.
     """
-    from hookflow.monitor.selection import DIFFERENT, by_descent, cell, default_columns, differing, headings
+    from hookflow.monitor.selection import DIFFERENT, by_descent, column, default_columns, differing, headings
 
     now = time.time()
     placed = [each for _, part in parts for each in (by_descent(part) if tree else ((0, row) for row in part))]
@@ -128,7 +128,7 @@ def table(
     best = [key for key in usual if key.startswith("best.")]
     spare = [key for key in (*LESS, *best[1:]) if key in usual] + differ[:DIFFERENT] * bool(usual)
     keys = keys or [*usual]
-    cells = {key: [cell(row, key, now) for row in rows] for key in keys}
+    cells = {key: column(rows, key, now) for key in keys}
     terminal, room = sys.stdout.isatty(), shutil.get_terminal_size().columns
     if "reason" in usual and not terminal:  # a column that is named has the whole
         cells["reason"] = [cut(text, 100) for text in cells["reason"]]

@@ -1,15 +1,18 @@
 """Which runs of an index are shown, in which order, with which columns: filters, sorting, groups, keys that differ."""
 
+import json
 import math
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from operator import itemgetter
+from types import NoneType
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.monitor.index import FACTS, Row
+from hookflow.monitor.index import FACTS, Row, stated
 from hookflow.numbers import age, number, out_of, span
 from hookflow.pipeline.condition import ConditionError, parse_condition
 from hookflow.text import GLYPHS
@@ -19,6 +22,9 @@ IN_OTHER_COLUMNS = ("run.name", "run.dir", "run.max_epochs")
 
 DIFFERENT = 6
 """Keys in which runs differ that are shown unless columns are named."""
+
+KEY = re.compile(r'"(?:[^"\\]|\\.)*"(?=:)')
+"""The key at the beginning of a line of a pipeline's text."""
 
 CONSTANTS = {"true": True, "false": False}
 
@@ -121,17 +127,40 @@ def by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
 
 def differing(rows: Sequence[Row]) -> list[str]:
     """Return the keys of the pipelines in which these runs differ; of a hook that some of them lack, the first one."""
-    configs = [row.config for row in rows]
-    keys = [key for key in dict.fromkeys(chain.from_iterable(configs)) if not _alike(configs, key)]
-    uses = (key for key in keys if key.endswith(".use") and any(key not in config for config in configs))
-    lacking = tuple(use.removesuffix("use") for use in uses)
+    names = {json.loads(key) for key in _different([row.written for row in rows])}
+    keys = dict[str, None]()
+    for row in rows:
+        if len(keys) == len(names):
+            break
+        keys |= dict.fromkeys(key for key in row.config if key in names)
+    parts = {key.removesuffix("use") for key in keys if key.endswith(".use")}
+    lacking = tuple(part for part in parts if None in stated(rows, f"{part}use"))
     shown = (key for key in keys if key.endswith(".use") or not key.startswith(lacking))
     return [key for key in shown if key not in IN_OTHER_COLUMNS]
 
 
-def _alike(configs: Sequence[Mapping[str, Any]], key: str) -> bool:
-    first = configs[0].get(key)
-    return all(config.get(key) == first for config in configs)
+def _different(texts: Sequence[str]) -> set[str]:
+    """Return the keys, as JSON, whose lines differ between these texts: quickly, as there may be 10,000."""
+    keys = set[str]()
+    lines = texts[0].split("\n") if texts else []
+    alike = texts[:1]  # the stretches of the first text up to each value that differs
+    for text in texts:
+        at = 0
+        for stretch in alike:
+            if not text.startswith(stretch, at):
+                break
+            at = text.find("\n", at + len(stretch))
+        else:
+            if at < 0:  # it has all of them, and nothing else
+                continue
+        keys |= {match[0] for match in map(KEY.match, {*lines}.symmetric_difference(text.split("\n"))) if match}
+        alike = [""]
+        for line in lines[1:-1]:
+            differs = (match := KEY.match(line)) and match[0] in keys
+            alike[-1] += f"\n{match[0]}:" if match and differs else f"\n{line}"
+            alike += [""] * bool(differs)
+        alike[-1] += "\n"
+    return keys
 
 
 def default_columns(rows: Sequence[Row], differ: Sequence[str]) -> list[str]:
@@ -171,29 +200,45 @@ def headings(columns: Iterable[str]) -> list[str]:
 
 def cell(row: Row, key: str, now: float) -> str:
     """Return a value as a table shows it; "-" where there is none, so that columns can be cut out in a pipe."""
-    value = row.get(key)
+    return column([row], key, now)[0]
+
+
+def column(rows: Sequence[Row], key: str, now: float) -> list[str]:
+    """Return the cells of several runs: quickly, as there may be 10,000."""
+    values: list[Any] = [row.values.get(key) for row in rows]
     match key:
         case "status":
-            several = f" ({row.values['ranks']} ranks)" if row.values["ranks"] > 1 else ""
-            return f"{GLYPHS.get(value, '?')} {value}{several}"
+            several = (f" ({count} ranks)" if (count := row.values["ranks"]) > 1 else "" for row in rows)
+            return [f"{GLYPHS.get(value, '?')} {value}{more}" for value, more in zip(values, several, strict=True)]
         case "epoch":
-            return out_of(value, row.values["epochs"])
+            return [out_of(value, row.values["epochs"]) for row, value in zip(rows, values, strict=True)]
         case "begun":
-            return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
-        case "updated" if value is not None:
-            return f"{age(now - value)} ago"
+            return [time.strftime("%Y-%m-%d %H:%M", time.localtime(value)) for value in values]
+        case "updated":
+            return ["-" if value is None else f"{age(now - value)} ago" for value in values]
         case "duration":
-            return span(value)
-    match value:
-        case bool():
-            return str(value).lower()
-        case float() if row.values.get(key) is None:  # of the pipeline, as short as it is written
-            return min(str(value), number(value), key=len)
-        case float():
-            return number(value)
-        case list():
-            return ", ".join(map(str, value)) or "-"
-    return "-" if value in (None, "") else str(value)
+            return [*map(span, values)]
+    if None not in values:
+        return _texts(values, number)
+    of_pipelines = _texts(stated(rows, key), lambda value: min(str(value), number(value), key=len))
+    if values.count(None) == len(values):
+        return of_pipelines
+    texts = _texts(values, number)
+    return [other if value is None else text for value, text, other in zip(values, texts, of_pipelines, strict=True)]
+
+
+def _texts(values: Sequence[Any], write_float: Callable[[float], str]) -> list[str]:
+    write: dict[type, Callable[[Any], str]] = {
+        float: write_float,
+        bool: lambda value: str(value).lower(),
+        list: lambda value: ", ".join(map(str, value)) or "-",
+        str: lambda value: value or "-",
+        NoneType: lambda value: "-",
+    }
+    types = {*map(type, values)}
+    if len(types) == 1:
+        return [*map(write.get(types.pop(), str), values)]
+    return [write.get(type(value), str)(value) for value in values]
 
 
 def html_table(rows: Sequence[Row]) -> str:
@@ -201,8 +246,8 @@ def html_table(rows: Sequence[Row]) -> str:
     from html import escape
 
     keys, now = default_columns(rows, differing(rows)), time.time()
-    lines = ([*(escape(cell(row, key, now)) for key in keys), curve_svg(row.curve)] for row in rows)
-    return html_of([*headings(keys), "curve"], lines)
+    cells = [map(escape, column(rows, key, now)) for key in keys]
+    return html_of([*headings(keys), "curve"], zip(*cells, (curve_svg(row.curve) for row in rows), strict=True))
 
 
 def html_of(names: Iterable[str], lines: Iterable[Iterable[str]]) -> str:

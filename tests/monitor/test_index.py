@@ -135,7 +135,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "values of other types": lambda file: execute(
         file, 'UPDATE runs SET row = replace(row, \'"ranks":1\', \'"ranks":"1"\')'
     ),
-    "no pipeline": lambda file: execute(file, "UPDATE runs SET row = json_set(row, '$[1]', 3)"),
+    "no JSON of a pipeline": lambda file: execute(file, "UPDATE runs SET config = 'x'"),
     "no JSON": lambda file: execute(file, "UPDATE runs SET row = 'x'"),
 }
 
