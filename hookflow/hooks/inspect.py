@@ -135,11 +135,6 @@ def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue
                 if name not in points.names or not (hasattr(hook, name) or hook is NotImported):
                     has = [known for known in points.names if hasattr(hook, known)]
                     yield f'{called}.points names "{name}", for which it has no method', nearest(name, has)
-        elif kind == "settable":
-            takes = [parameter.name for parameter in parameters_of(hook)]
-            for name in names if hook is not NotImported else ():
-                if name not in takes:
-                    yield f'{called}.settable names "{name}", which is no argument of it', nearest(name, takes)
 
 
 def half_a_state(hook: type) -> Iterator[Issue]:

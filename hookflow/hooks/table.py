@@ -35,13 +35,13 @@ _KEY = re.compile(r"\{(\w*)(\??)\}")
 
 def filled(
     slots: Iterable[str], hook: Callable[..., Any], name: str, args: Mapping[str, Any] | Sequence[Any]
-) -> tuple[tuple[str, ...], list[Issue]]:
-    """Return the slots with their keys (see `Hook.slot_keys`), and what is wrong with those that name no argument.
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the slots with their keys (see `Hook.slot_keys`), and those that have an unknown one, by that.
 
     `name` is the hook's own.
     """
     result: dict[str, None] = {}
-    issues: list[Issue] = []
+    lacks: dict[str, str] = {}
     keys: Mapping[str, Any] = {}
     for slot in slots:
         wanted = _KEY.findall(slot)
@@ -50,12 +50,11 @@ def filled(
             whole |= _by_name(hook, args)
             keys = {**whole, **getattr(hook, "slot_keys", dict)(whole), "name": name}
         if unknown := [key for key, _ in wanted if key not in keys]:
-            message = f'{getattr(hook, "__name__", repr(hook))} has a slot "{slot}", and no argument "{unknown[0]}"'
-            issues.append((message, nearest(unknown[0], keys)))
+            lacks |= dict.fromkeys(unknown, f'a slot "{slot}"')
             continue
         for values in product(*(_values(keys[key], optional) for key, optional in wanted)):
             result[_fill(slot, values)] = None
-    return tuple(sorted(result)), issues
+    return tuple(sorted(result)), lacks
 
 
 def _by_name(hook: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
@@ -109,8 +108,10 @@ class HookTable:
         self.is_class = isinstance(self.hook, type)
         self.methods = self.inspection.methods
         self._report(self.inspection.issues, self.where)
+        self.lacks: dict[str, str] = {}  # arguments that the class names and does not take, with where it does
         self.reads = self._slots("reads")
         self.writes = self._slots("writes")
+        self._report(self._lacking(), self.where)
 
     def node(self) -> Node:
         """Return the node, which is of use for a plan only if there are no problems."""
@@ -188,14 +189,23 @@ class HookTable:
         result: dict[str, tuple[str, ...]] = {}
         declared, issues = self.inspection.slots(verb)
         for name, slots in declared.items():
-            result[name], wrong = filled(slots, self.hook, self.name, self.table.args)
-            issues = [*issues, *wrong]
+            result[name], lacks = filled(slots, self.hook, self.name, self.table.args)
+            self.lacks |= lacks
         self._report(dict.fromkeys(issues), self.where)
         for name in stated or {}:
             if self.hook is not NotImported and name not in names:
                 hint = nearest(name, names) if self.methods else f"a plain function has none: {verb} = [...]"
                 self._wrong(f'{self.called} has no method "{name}"', f"{verb}.{name}", hint)
         return result | {name: tuple(sorted(slots)) for name, slots in (stated or {}).items()}
+
+    def _lacking(self) -> Iterator[Issue]:
+        takes = [parameter.name for parameter in parameters_of(self.hook)]
+        settable = self.inspection.names("settable") if self.is_class and self.hook is not NotImported else ()
+        self.lacks |= {name: f'a settable "{name}"' for name in settable if name not in takes}
+        if self.lacks:
+            has, names = ", ".join({**dict.fromkeys(self.lacks.values())}), '", "'.join(self.lacks)
+            hint = nearest(names, takes) or "an __init__ of its own takes them, too, and hands them to that of the base"
+            yield f'{getattr(self.hook, "__name__", repr(self.hook))} has {has}, and no argument "{names}"', hint
 
     def _chosen(self) -> list[Method]:
         points = points_for(self.hook, _by_name(self.hook, self.table.args))

@@ -192,7 +192,7 @@ class TestEveryHook:
         declared = {slot for by_method, _ in (reads, writes) for of_one in by_method.values() for slot in of_one}
         assert {root(slot) for slot in declared} <= SLOTS.keys()
         for by_method, _ in (reads, writes):
-            assert not [issue for item in by_method.values() for issue in filled(item, hook, name, {})[1]]
+            assert not [key for item in by_method.values() for key in filled(item, hook, name, {})[1]]
         assert bool(declared) == (name not in TOUCHES_NOTHING)
         for method in result:
             of_method = {*reads[0].get(method.name, ()), *writes[0].get(method.name, ())}

@@ -88,6 +88,11 @@ def test_a_key_may_be_several_or_the_hooks_own_name_but_no_unknown_argument(tmp_
     message = r'It has a slot "model.{modle}", and no argument "modle"\n +did you mean "model"'
     with pytest.raises(UserError, match=message):
         compile_pipeline(pipeline_with(tmp_path, f"{code}    def after_val(self): ...\n"))
+    code = "from hookflow.hooks.builtin.averaging import EMA\nclass It(EMA):\n    def __init__(self, every=1): ...\n"
+    with pytest.raises(UserError) as caught:
+        compile_pipeline(pipeline_with(tmp_path, code))
+    (problem,) = caught.value.problems
+    assert problem.message.endswith('and no argument "model", "monitor", "decay"')
 
 
 SOON = {
