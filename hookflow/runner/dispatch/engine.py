@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
@@ -114,17 +114,19 @@ class Arounds:
     def enter(
         self, binding: Binding, make: Callable[[Sequence[Any]], AbstractContextManager[None]], offered: Sequence[Any]
     ) -> None:
-        """Run the first half. Raises RuntimeError when the generator does not yield."""
+        """Run the first half. Raises UserError when the generator does not yield."""
         around = make(offered)
-        around.__enter__()
+        with _yielding_once(binding, around):
+            around.__enter__()
         self.open.append((binding, around))
 
     def leave(self, binding: Binding, offered: Sequence[Any]) -> None:
-        """Run the second half of the latest that was entered for this binding. Raises RuntimeError at a third."""
+        """Run the second half of the latest that was entered for this binding. Raises UserError at a third."""
         for entry in reversed(self.open):
             if key_of(entry[0]) == key_of(binding):
                 self.open.remove(entry)
-                entry[1].__exit__(*self.error)
+                with _yielding_once(*entry):
+                    entry[1].__exit__(*self.error)
                 return
 
     def is_open(self, binding: Binding) -> bool:
@@ -137,6 +139,19 @@ class Arounds:
         """Return the hooks that have been entered at `point` and not left; or will be, once a resumed run is there."""
         entered = {binding.hook for binding, _ in self.open if binding.point == point} | self.resumed
         return [binding.hook for binding in self._plan.at(point) if binding.hook in entered and binding.half == "enter"]
+
+
+@contextmanager
+def _yielding_once(binding: Binding, around: Any) -> Iterator[None]:
+    """Where `contextmanager` refuses a generator, raise UserError with the place of the method."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("generator didn't "):
+            raise
+        wrong = "yields a second time" if "stop" in str(error) else "returns before its yield"
+        where = Where(around.gen.gi_code.co_filename, around.gen.gi_code.co_firstlineno)
+        raise UserError(Problem(f"{binding.method} {wrong}, and must yield once", where)) from None
 
 
 def key_of(binding: Binding) -> tuple[str, str]:
