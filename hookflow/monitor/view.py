@@ -243,6 +243,11 @@ class Scene:
         self.pace = Pace.of(self.state)
         bound = [point for point in self.points if self.plan.at(point)]
         self.busiest = max(bound, key=self._cost, default="")
+        if (failure := self.state.ranks.first_failure) and not self.view.point:
+            _, error = failure
+            hooks = [binding.hook for binding in self.plan.at(error["point"])]
+            if error["hook"] in hooks:
+                self.view.point, self.view.hook = error["point"], hooks.index(error["hook"])
 
     def _cost(self, point: str) -> tuple[int, bool, int]:
         """Return what to compare points by: the time of their hooks in iterations, then how many hooks they have."""

@@ -190,6 +190,16 @@ def test_the_help_defines_every_key_and_scrolls(scene: At) -> None:
     assert "validate now" not in replayed
 
 
+def test_the_cursor_goes_to_the_hook_that_ended_the_run_and_stays_where_the_user_has_moved_it(scene: At) -> None:
+    at = scene()
+    at.state.apply(record("error", hook="early_stop", point="after_val"))
+    for moved, where in (("before_val", ("ema", "before_val")), ("", ("early_stop", "after_val"))):
+        at.view.point = moved
+        picked = replace(at).picked
+        assert picked is not None
+        assert (picked.hook, picked.point) == where
+
+
 def test_the_iteration_at_the_cursor_can_be_done_again(scene: At) -> None:
     at = scene()
     at.view.open("metrics")
