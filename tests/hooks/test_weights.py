@@ -221,6 +221,8 @@ class TestFreeze:
     def test_norms_may_go_on_counting(self, trained: Trained) -> None:
         run_dir = frozen_run(trained, 'params=["body.*"], end="50%", norms=false')
         assert changed(run_dir, 1, 6) == [False] * 4 + [True] * 3  # the mean, the variance, the number of batches
+        layers: Any = records(run_dir, "run")[0]["layers"]
+        assert [layer["trainable"] for layer in layers] == [0, 0, 27]
 
     def test_one_of_two_models_may_be_frozen_as_a_whole(self, trained: Trained) -> None:
         freeze = 'hooks.freeze={use="freeze", args={params=["discriminator.*"], begin=5, end=15}}'

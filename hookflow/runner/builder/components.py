@@ -12,6 +12,7 @@ from torch import nn
 from hookflow.errors import UserError, Where, by_place
 from hookflow.events.records import Layer
 from hookflow.hooks.arguments import wrong_component
+from hookflow.hooks.tensors import matching, named_parameters
 from hookflow.pipeline.load import Loaded, components, wrong_parts
 from hookflow.pipeline.registry import missing_extra, registry_of
 from hookflow.pipeline.schema import RunSection
@@ -124,15 +125,15 @@ class Parts:
         return len(self.data["train"]) if "train" in self.data else 0
 
 
-def layers(model: nn.Module) -> Iterator[Layer]:
-    """Yield the layers of a network in its order."""
-    seen: set[nn.Parameter] = set()
+def layers(model: nn.Module, frozen: Sequence[str] = ()) -> Iterator[Layer]:
+    """Yield the layers of a network in its order. What globs pick of its parameters is to be `frozen`."""
+    seen, held = set[nn.Parameter](), {*matching(named_parameters(model), frozen).values()}
     for name, module in model.named_modules():
         own = [parameter for parameter in module.parameters(recurse=False) if parameter not in seen]
         seen.update(own)
         if own:
             shapes = ", ".join("×".join(map(str, parameter.shape)) or "1" for parameter in own)
-            trainable = sum(parameter.numel() for parameter in own if parameter.requires_grad)
+            trainable = sum(p.numel() for p in own if p.requires_grad and p not in held)
             count, nbytes = sum(p.numel() for p in own), sum(p.nbytes for p in own)
             yield {
                 "name": name or "model",

@@ -16,6 +16,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.records import VERSION
 from hookflow.events.rundir import Parent, RunDir, short
 from hookflow.graph.plan import Plan
+from hookflow.hooks.builtin.freeze import Freeze
 from hookflow.pipeline.layers import in_python
 from hookflow.pipeline.load import Loaded, load
 from hookflow.pipeline.schema import Pipeline
@@ -256,6 +257,8 @@ def _record_start(
     iters_per_epoch = parts.iters_per_epoch
     monitored = (getattr(hook, "modes", None) for hook in parts.hooks.values())
     modes = {name: mode for each in monitored if isinstance(each, Mapping) for name, mode in each.items()}
+    begins = () if origin.manifest["it"] else parts.hooks.values()  # later on, what is frozen is frozen already
+    frozen = [glob for hook in begins if isinstance(hook, Freeze) and hook.begin == 0 for glob in hook.params]
     recorder.put(
         "run",
         it=origin.manifest["it"],
@@ -270,7 +273,7 @@ def _record_start(
         precision=parts.precision,
         model=" + ".join(class_of(model) for model in parts.models.values()),
         params=sum(p.numel() for p in parts.model.parameters()),
-        layers=[*layers(parts.model)] if parts.ranks.first else [],
+        layers=[*layers(parts.model, frozen)] if parts.ranks.first else [],
         seed=parts.section.seed,
         data={split: source.info for split, source in parts.data.items()},
         limited=parts.limited,
