@@ -42,10 +42,21 @@ class Surgeon:
 
 
 class Thaws:
-    writes = ("model",)
+    """Unfreezes a weight as the training begins, or later with a group of its own for it."""
+
+    writes = ("model", "optimizer")
+
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
 
     def before_train(self, run: Any) -> None:
-        run.model.body[0].weight.requires_grad_(True)
+        if self.at == 0:
+            run.model.body[0].weight.requires_grad_(True)
+
+    def before_train_epoch(self, run: Any) -> None:
+        if self.at == run.epoch > 0:
+            run.model.body[0].weight.requires_grad_(True)
+            run.add_param_group([run.model.body[0].weight], lr=0.05)
 
 
 class Samples:

@@ -41,12 +41,15 @@ class Staged(nn.Sequential):
         super().__init__(OrderedDict({**first, **layers, **last}))
 
 
+MEAN = torch.zeros(3)
+
+
 class Forgets(Net):
-    """A net that counts its calls and sums its outputs, beside its tensors, and keeps its latest outputs."""
+    """A net that counts its calls and sums its outputs, beside its tensors, and keeps its latest outputs and a mask."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls, self.sums, self.outputs = 0, torch.zeros(3), None
+        self.calls, self.sums, self.outputs, self.hidden, self.mask = 0, torch.zeros(3), None, None, None
         self.draws, self.used, self.dead = np.random.default_rng(0), np.zeros(3), deque([0])
         self.register_buffer("recent", torch.zeros(3), persistent=False)
 
@@ -56,6 +59,11 @@ class Forgets(Net):
         self.dead.append(self.calls)
         self.recent = self.recent * 0.9 + 1
         self.outputs = super().forward(inputs)
+        self.mask = torch.ones(len(inputs)) if self.mask is None or len(self.mask) != len(inputs) else self.mask
+        last = self.outputs[-1].detach()
+        self.hidden = last if self.hidden is None else 0.5 * self.hidden + last
+        global MEAN
+        MEAN = 0.9 * MEAN + 0.1 * last
         self.sums += self.outputs.detach().sum(0)
         return self.outputs
 

@@ -150,10 +150,10 @@ class Fails:
     """Raises at one place: a point, a half of an `around_X`, or a method of its state."""
 
     def __init__(self, place: str, kind: str = "RuntimeError") -> None:
-        self.place, self.kind, self.trained = place, kind, False
+        self.place, self.kind, self.trained = place, kind, 0
 
     def visit(self, place: str, run: Any = None) -> None:
-        self.trained |= place == "after_train_iter"
+        self.trained += place == "after_train_iter"
         if place == self.place:
             raise KINDS[self.kind]("as told")
 
@@ -167,10 +167,19 @@ class Fails:
         self.visit("around_run second")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kinds": frozenset() if self.place == f"{'late ' * self.trained}state_dict" else []}
+        first, _, method = self.place.partition(" iterations: ")
+        return {"kinds": frozenset() if method == "state_dict" and self.trained >= int(first) else []}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.visit("load_state_dict")
+
+
+class Yields:
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def around_val(self) -> Iterator[None]:
+        yield from [None] * self.times
 
 
 class BadTask:

@@ -229,7 +229,7 @@ class Run(Protocol):
         """Let an optimizer train parameters that this hook adds to a model; who calls it writes `optimizer`.
 
         `settings` are the group's own, such as `lr`; the optimizer's defaults hold for the others. Parameters that the
-        models no longer have leave the optimizer. Called in `before_run`, it also holds for a run that is resumed.
+        models no longer have leave the optimizer. A resumed run has the group, where the model has its parameters.
         Raises UserError where there are several optimizers and none is named, and when the optimizer refuses the group.
         With DDP it must be called before the first iteration; FSDP takes no parameters after the start.
         """

@@ -356,9 +356,9 @@ def forget_files() -> None:
     _imported.clear()
 
 
-def imported_files() -> list[str]:
+def imported_files() -> dict[str, ModuleType]:
     """Return the files that the run has imported, in that order, but for those that are gone since."""
-    return [str(path) for name, path in _imported.items() if name in sys.modules and path.is_file()]
+    return {str(path): sys.modules[name] for name, path in _imported.items() if name in sys.modules and path.is_file()}
 
 
 def _fail_import(shown: str, error: BaseException, where: Where | None) -> NoReturn:

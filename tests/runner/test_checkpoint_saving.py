@@ -153,8 +153,8 @@ def test_what_stands_after_an_error_is_saved_apart(new_run: NewRun, train_here: 
 
 
 def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(trained: Trained) -> None:
-    raises = 'hooks.raises={use="./watchers.py:Raises", args={at=2}}'
-    unstorable = 'hooks.fails={use="./watchers.py:Fails", args={place="late state_dict"}}'
+    raises = 'hooks.raises={use="./watchers.py:Raises", args={at=3}}'
+    unstorable = 'hooks.fails={use="./watchers.py:Fails", args={place="2 iterations: state_dict"}}'
     run_dir = trained("hooks.checkpoint.points=['on_exception']", raises, unstorable, code=1)
     assert "as told" in reason(run_dir)
     (failure,) = [text for text in messages(run_dir) if "no checkpoint could be saved after the error" in text]

@@ -122,7 +122,6 @@ CANNOT_BE_MADE = 'hooks.bad={use="./watchers.py:CannotBeMade", args={kind="%s"}}
             "bad",
             'metrics["mine"] needs a number',
         ),
-        (fails("late state_dict"), "", "checkpoint['hooks']['bad']['kinds'] is a builtins.frozenset"),
     ],
 )
 def test_whatever_else_raises_is_recorded_and_printed_once(
@@ -137,16 +136,33 @@ def test_whatever_else_raises_is_recorded_and_printed_once(
     assert not list_checkpoints(run_dir.checkpoints)
 
 
+@pytest.mark.parametrize(
+    ("yields", "wrong"), [(0, "returns before its yield"), (2, "yields a second time")], ids=["never", "twice"]
+)
+def test_an_around_must_yield_once(trained: Trained, yields: int, wrong: str) -> None:
+    run_dir = trained(f'hooks.bad={{use="./watchers.py:Yields", args={{times={yields}}}}}', code=2)
+    assert re.match(rf".*watchers\.py:\d+: around_val {wrong}, and must yield once\n", reason(run_dir))
+    assert f'raised by the hook "bad" at {"after" if yields else "before"}_val' in reason(run_dir)
+
+
 SAMPLED = 'data.train={use="./loaders.py:Counted", loader={batch_size=8, sampler="./loaders.py:Unreadable"}}'
 
 
-@pytest.mark.parametrize(("override", "key"), [(fails("state_dict"), "hooks.bad"), (SAMPLED, "data.train")])
-def test_a_state_that_no_checkpoint_can_hold_is_refused_before_the_first_iteration(
-    trained: Trained, override: str, key: str
+@pytest.mark.parametrize(
+    ("override", "key", "at"),
+    [
+        (fails("0 iterations: state_dict"), "hooks.bad", 0),
+        (fails("1 iterations: state_dict"), "hooks.bad", 1),
+        (fails("2 iterations: state_dict"), "hooks.bad", 5),
+        (SAMPLED, "data.train", 0),
+    ],
+)
+def test_a_state_that_no_checkpoint_can_hold_is_refused_around_the_first_iteration_or_at_the_checkpoint(
+    trained: Trained, override: str, key: str, at: int
 ) -> None:
-    run_dir = trained(override, code=2)
+    run_dir = trained(override, "run.max_epochs=1", code=2)
     assert f"{key}: state_dict()['kinds'] is a builtins.frozenset, which cannot be loaded again" in reason(run_dir)
-    assert records(run_dir, "end")[0]["it"] == 0
+    assert records(run_dir, "end")[0]["it"] == at
 
 
 SHORT = ("run.max_epochs=1", "data.train.args={examples=8}")

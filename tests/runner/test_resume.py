@@ -117,6 +117,11 @@ def test_what_a_hook_has_frozen_stays_so(resumes_alike: NewRun, hook: str, at: i
     resumes_alike(f"hooks.freezes={{{hook}}}", point="after_train_iter", at=at)
 
 
+def test_a_group_that_a_hook_adds_in_the_middle_is_resumed(resumes_alike: NewRun) -> None:
+    thaws = 'hooks.thaws={use="./surgeons.py:Thaws", args={at=1}}'
+    resumes_alike('model.use="./surgeons.py:HalfFrozen"', thaws, point="after_train_iter", at=8)
+
+
 LOST = "the task Forgets changes buffer, draws, target, scaler, steps while it trains, and no checkpoint holds that"
 
 
@@ -144,9 +149,9 @@ def test_data_a_hook_and_a_module_that_change_and_save_nothing_are_named(trained
     data = ["data.train (Curriculum) changes harder", "data.train (Forgets) changes power"]
     hook, model = (
         'the hook "forgets" changes seen, Forgets.total',
-        "the model (Forgets) changes recent, calls, sums, draws, used, dead",
+        "the model (Forgets) changes recent, calls, sums, hidden, draws, used, dead",
     )
-    assert sorted(lost) == [*data, hook, model]
+    assert sorted(lost) == [*data, hook, model, "toy.py changes MEAN"]
 
 
 def test_a_task_that_has_a_state_only_now_is_reported(trained: Trained, train_here: Train, tmp_path: Path) -> None:

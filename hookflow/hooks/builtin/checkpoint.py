@@ -255,7 +255,7 @@ class Export(Hook):
     - `state_dict`: what `torch.save` writes of a state_dict, for `torch.load(…, weights_only=True)`;
     - `safetensors`: the same tensors for the package of that name (`pip install 'hookflow[safetensors]'`);
     - `torch_export`: the network in evaluation with the weights, by `torch.export`, for batches of any size. It is
-      called with the first tensor of a training batch to see what it does.
+      called with the first tensor of a training batch to see what it does. `run --dry-run` tries it.
 
     Written after the last checkpoint is on the disk; a run that ends without that checkpoint exports nothing. A
     name that no hook saves is refused before the training, unless a hook of your own might.

@@ -160,6 +160,7 @@ class Trained:
         built, held = named_parameters(network), self._held()
         self._built = {name: parameter for name, parameter in built.items() if parameter in held}
         self._left_out = {p for p in built.values() if p.requires_grad and p not in held}
+        self._extended: set[str] = set()
 
     def missing(self) -> list[str]:
         """Return the names of trainable parameters that no optimizer has: a hook has added or unfrozen them."""
@@ -185,6 +186,7 @@ class Trained:
             to.add_param_group({"params": [*parameters], **settings})
         except (TypeError, ValueError) as error:
             raise UserError(Problem(f"run.add_param_group: {error}")) from error
+        self._extended.add(optimizer)
         if "initial_lr" in to.param_groups[0]:  # else the run sets all of them once `before_run` has fired
             to.param_groups[-1].setdefault("initial_lr", to.param_groups[-1]["lr"])
         gone = {parameter for parameter in self._built.values() if parameter not in inside}
@@ -192,6 +194,20 @@ class Trained:
             group["params"] = [parameter for parameter in group["params"] if parameter not in gone]
         for parameter in gone:
             to.state.pop(parameter, None)
+
+    def state_dict(self) -> dict[str, list[list[str]]]:
+        """Return the names of the parameters in each group of the optimizers to which hooks have added some."""
+        names = {parameter: name for name, parameter in named_parameters(self._network).items()}
+        groups = {key: self._optimizers[key].param_groups for key in self._extended}
+        return {key: [[names.get(p, "") for p in group["params"]] for group in of] for key, of in groups.items()}
+
+    def load_state_dict(self, state: Mapping[str, list[list[str]]]) -> None:
+        """Add the groups that hooks have added after `before_run`, where the network has their parameters."""
+        there = named_parameters(self._network)
+        for key, groups in state.items():
+            for names in groups[len(self._optimizers[key].param_groups) :]:
+                if there.keys() >= {*names}:
+                    self.add([there[name] for name in names], key, {})
 
     def _held(self) -> set[nn.Parameter]:
         return {

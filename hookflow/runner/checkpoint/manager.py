@@ -219,9 +219,13 @@ class CheckpointManager:
         return self._saving is not None and self._saving.outcome.done()
 
     def prepare(self) -> None:
-        """Take the memory for copies of the state in another thread, once the optimizers have theirs."""
+        """Take the memory for copies of the state in another thread, once the optimizers have theirs.
+
+        By then the modules have assigned the tensors that they keep, and lists have items.
+        """
         if self._prepares and self._state.iter:
             self._prepares = False
+            self.look()
             parts = self._context.parts
             tensors: list[torch.Tensor] = [
                 p for model in parts.models.values() for p in model.parameters() if not self._leaves_out(p)
@@ -285,6 +289,7 @@ class CheckpointManager:
                 saving.thread.join()  # it has no more to do, and still holds the state
             self._saving = None  # only now: a signal may cut the wait short
             if not isinstance(saved, Saved):
+                self.snapshot.check_states()
                 raise saved or NotSavedError("rank 0 has written no checkpoint")
             self._record(saving, saved)
             self._engine.fire("after_save_checkpoint", saving.state, saved.path)

@@ -6,10 +6,15 @@ all of it.
 
 from __future__ import annotations
 
+import dis
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
+from inspect import isclass, unwrap
 from logging import Logger
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +25,7 @@ from hookflow.errors import Problem, UserError, first_few
 from hookflow.hooks.base import Hook
 from hookflow.hooks.checkpoint_files import lacks_optimizers, mark_of, state_key, with_frozen
 from hookflow.hooks.tensors import local
+from hookflow.pipeline.use import imported_files
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.shards import mapped, unreadable
 from hookflow.runner.data.batches import has_own_state, own_parts, split_of
@@ -61,6 +67,7 @@ class Snapshot:
             "modes": [name for name, module in self.parts.model.named_modules() if not module.training],
             "without_grad": [name for name, p in self.parts.model.named_parameters() if not p.requires_grad],
             "gradients": self.update.state_dict(),
+            "param_groups": self.update.trained.state_dict(),
             "group": self.update.group.state_dict(),
             "step_guard": guard.state_dict() if guard else {},
             "position": state.state_dict()
@@ -164,6 +171,7 @@ class Snapshot:
         try:
             for name, model in self.parts.models.items():
                 load_model(model, state[state_key("model", name)])
+            self.update.trained.load_state_dict(state.get("param_groups", {}))
             for name, optimizer in self.parts.optimizers.items() if not lacks_optimizers(state) else ():
                 load_optimizer(optimizer, state[state_key("optimizer", name)])
         except KeyError as error:
@@ -267,7 +275,7 @@ def completed(state: Mapping[str, Any], models: Mapping[str, nn.Module]) -> dict
 class Unsaved:
     """Finds attributes of the task, the data, the user's modules and hooks, and of their classes, that change unsaved.
 
-    They are compared with what they were at the latest `look`. `known` objects belong to other parts.
+    It finds globals of the pipeline's files, too. `known` objects belong to other parts.
     """
 
     def __init__(self, parts: Parts, known: Iterable[Any]) -> None:
@@ -291,27 +299,32 @@ class Unsaved:
             if type(module).__module__.partition(".")[0] not in LIBRARIES
             if type(module).get_extra_state is nn.Module.get_extra_state
         }
+        self._owners |= {Path(file).name: module for file, module in imported_files().items()}
         self._known = {id(thing) for thing in (*known, *self._owners.values(), *(part for _, part in data))}
-        self._before: dict[str, dict[str, Hashable]] = {}
+        self._before: dict[str, dict[Hashable, Hashable]] = {}
 
     def look(self) -> None:
-        """Note the attributes as they are now; without that there are no warnings."""
-        self._before = {name: dict(self._marks(owner)) for name, owner in self._owners.items()}
+        """Note the attributes as they are now; a second look adds the tensors that were assigned since the first."""
+        for name, owner in self._owners.items():
+            now = dict(self._marks(owner))
+            before = self._before.setdefault(name, now)
+            before |= {key: mark for key, mark in now.items() if isinstance(key, tuple) and key not in before}
 
     def warnings(self) -> Iterator[str]:
         """Yield a warning for each owner of attributes that have changed, once."""
         for name, before in [*self._before.items()]:
             owner = self._owners[name]
-            if changed := [attribute for attribute, mark in self._marks(owner) if before.get(attribute) != mark]:
+            marks = ((key, mark, mark if isinstance(key, tuple) else None) for key, mark in self._marks(owner))
+            if changed := [key for key, mark, unknown in marks if before.get(key, unknown) != mark]:
                 del self._before[name]
+                names = ", ".join(key[0] if isinstance(key, tuple) else key for key in changed)
                 has = "a buffer, or get_extra_state() and set_extra_state()" if isinstance(owner, nn.Module) else OWN
-                yield (
-                    f"{name} changes {', '.join(changed)} while it trains, and no checkpoint holds that: a resumed run "
-                    f"starts without it. Define {has}"
-                )
+                has += " in a task that holds it" * isinstance(owner, ModuleType)
+                lost = "while it trains, and no checkpoint holds that: a resumed run starts without it. Define"
+                yield f"{name} changes {names} {lost} {has}"
 
-    def _marks(self, owner: Any) -> Iterator[tuple[str, Hashable]]:
-        if isinstance(owner, nn.Module):
+    def _marks(self, owner: Any) -> Iterator[tuple[Any, Hashable]]:
+        if isinstance(owner, nn.Module | ModuleType):
             yield from _numbers_of(owner)
             return
         own = (kind for kind in type(owner).__mro__ if kind.__module__.partition(".")[0] not in LIBRARIES)
@@ -325,22 +338,52 @@ class Unsaved:
                 yield name, mark(value, self._known)
 
 
-def _numbers_of(module: nn.Module) -> Iterator[tuple[str, Hashable]]:
-    """Yield the attributes of a module that hold a state, and no result of its latest call, each with a mark.
+def _numbers_of(module: Any) -> Iterator[tuple[Any, Hashable]]:
+    """Yield the attributes of a module, or a file's globals, that hold a state and no result, each with a mark.
 
     They are numbers and lists of them, arrays, generators, tensors changed in place, and buffers of no state_dict.
+    Tensors that a call takes over from the call before have their shapes beside the name: a cache changes with these.
     """
-    for name in module._non_persistent_buffers_set:
-        if (buffer := getattr(module, name)) is not None:  # a large one, as a mask, is compared as an object
-            yield name, of_tensor(buffer) if buffer.nbytes < 2**20 else mark(buffer)
-    for name, value in vars(module).items():
-        if isinstance(value, torch.Tensor):
-            if not value.is_inference() and value._version:
+    own = isinstance(module, nn.Module)
+    kind: Any = type(module) if own else module
+    carried = _carried(kind)
+    numbers = (np.ndarray, *GENERATORS, *((int, float) if own else ()))  # numbers in globals are settings, mostly
+    for name in getattr(module, "_non_persistent_buffers_set", ()):
+        if (buffer := getattr(module, name)) is not None:
+            yield name, _content(buffer)
+    for name, value in [*vars(module).items()]:
+        first = next(iter(value), None) if isinstance(value, (list, tuple, deque)) else value
+        if isinstance(first, torch.Tensor):
+            tensors = (value,) if value is first else (*value,)
+            if name in carried and all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+                yield (name, *(tensor.shape for tensor in tensors)), (*map(_content, tensors),)
+            elif value is first and not value.is_inference() and value._version:
                 yield name, value._version
-        elif name != "training":
-            first = next(iter(value), None) if isinstance(value, (list, deque)) else value
-            if isinstance(first, (int, float, np.ndarray, *GENERATORS)):
-                yield name, mark(value)
+        elif isinstance(first, numbers) and name != "training" and not isinstance(value, tuple):
+            yield name, mark(value)
+
+
+def _content(tensor: torch.Tensor) -> Hashable:
+    return of_tensor(tensor) if tensor.nbytes < 2**20 else mark(tensor)  # a large one, as a mask, as an object
+
+
+@cache
+def _carried(owner: Any) -> frozenset[str]:
+    """Return the names that a function of a class, or of a file, reads and then assigns."""
+    names = set()
+    if isinstance(owner, type):
+        inside = [base for base in owner.__mro__ if base.__module__.partition(".")[0] not in LIBRARIES]
+    else:
+        classes = filter(isclass, vars(owner).values())
+        inside = [owner, *(kind for kind in classes if kind.__module__ == owner.__name__)]
+    functions = (unwrap(value) for each in inside for value in vars(each).values() if isinstance(value, FunctionType))
+    for function in functions:
+        read: dict[str, bool] = {}  # whether the name is read first
+        for step in dis.get_instructions(function) if isinstance(function, FunctionType) else ():  # C has none
+            if step.opname.endswith(("_ATTR", "_GLOBAL")):
+                stores = step.opname.startswith("STORE")
+                names |= {step.argval} if read.setdefault(step.argval, not stores) and stores else set()
+    return frozenset(names)
 
 
 OWN = "state_dict() and load_state_dict()"

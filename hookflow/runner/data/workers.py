@@ -227,7 +227,7 @@ class Shipped:
     """Something that a new process can unpickle: it imports the user's files first, whose modules it would not know."""
 
     def __reduce__(self) -> Any:
-        return _imported, (imported_files(), type(self)), self.__dict__
+        return _imported, ([*imported_files()], type(self)), self.__dict__
 
 
 def _imported(paths: list[str], cls: type[Any]) -> Any:

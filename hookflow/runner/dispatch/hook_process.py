@@ -136,7 +136,7 @@ class HookProcess:
         with its, signals_blocked():
             self._process = subprocess.Popen(command, pass_fds=(its.fileno(),))
         self._channel = Channel(Connection(ours.detach()))
-        self._channel.send((sys.path, imported_files()))
+        self._channel.send((sys.path, [*imported_files()]))
 
     def check(self, run: Any, network: nn.Module | None) -> str:
         """Return why the hook or the run with its network cannot be sent to the process; empty where they can."""

@@ -84,7 +84,7 @@ class Update:
         self._timeline = context.timeline
         self._requests = context.requests
         self._optimizers = optimizers
-        self._trained = Trained(context.parts.model, optimizers)
+        self.trained = Trained(context.parts.model, optimizers)
         self._parts = context.parts
         self._records_graphs = records_graphs(context.parts.device, context.parts.section.compile)
         self._kept = False
@@ -236,11 +236,11 @@ class Update:
         self._requests.check("add_param_group")
         added = [*parameters]
         self._strategy.add_parameters(added)
-        self._trained.add(added, optimizer, settings)
+        self.trained.add(added, optimizer, settings)
 
     def check_parameters(self) -> None:
         """Raise UserError when the network has trainable parameters that no optimizer has."""
-        if missing := self._trained.missing():
+        if missing := self.trained.missing():
             raise UserError(Problem(NO_OPTIMIZER.format(first_few(missing)), hint=ADD_GROUP))
 
     def warnings(self) -> Iterator[str]:
@@ -251,9 +251,9 @@ class Update:
                 yield IN_EVALUATION.format("the network" if name == "model" else f'the network "{name}"')
         if self.idle:
             yield NO_STEP
-        if missing := self._trained.missing():
+        if missing := self.trained.missing():
             yield f"{NO_OPTIMIZER.format(first_few(missing))}; {ADD_GROUP}"
-        if orphaned := self._trained.orphaned():
+        if orphaned := self.trained.orphaned():
             yield f"an optimizer still trains {first_few(orphaned)}, which the network no longer has; {ADD_GROUP}"
 
     def _parameters(self, names: Iterable[str]) -> Iterator[Tensor]:
