@@ -142,17 +142,14 @@ class Images(Dataset[Any]):
         return {"inputs": inputs + torch.randn(4), "target": target, "noise": noise}
 
 
-class Clouds(Dataset[Any]):
+class Clouds(Images):
     """Examples for the toy network, each with a little of Python's, NumPy's and torch's noise."""
 
     def __init__(self, examples: int = 40) -> None:
-        self.drawn = Images(examples)
-
-    def __len__(self) -> int:
-        return len(self.drawn)
+        super().__init__(examples)
 
     def __getitem__(self, index: int) -> Any:
-        example = self.drawn[index]
+        example = super().__getitem__(index)
         return example["inputs"] + example["noise"].sum(), example["target"]
 
 

@@ -222,7 +222,8 @@ def apart(plan: Plan, a: str, b: str, validates_in_epoch: bool) -> Apart:
     loop = lifetimes.loop
     both = [binding for binding in plan.bindings if binding.hook in (a, b)]
     bound = [(binding.point, binding.hook) for binding in both]
-    rows = tuple(dict.fromkeys((b.point, b.hook, ("", *loop.within[b.point])[-1], str(b.trigger)) for b in both))
+    fires = {b: str(b.trigger) or "when it is fired" * (plan.points[b.point].kind == "own") for b in both}
+    rows = tuple(dict.fromkeys((b.point, b.hook, ("", *loop.within[b.point])[-1], fires[b]) for b in both))
     places = {name: [loop.place[point] for point, hook in bound if hook == name] for name in (a, b)}
     first, then = sorted((a, b), key=places.__getitem__)
     certain = min(places[first], default=-1) >= 0 and max(places[first]) < min(places[then])

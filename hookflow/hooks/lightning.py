@@ -202,7 +202,7 @@ class LightningHook(Hook):
         self._trainer = self._trainer or trainer.itself
         if trainer.run.is_predicting and point not in WHILE_PREDICTING:
             return  # the points before a pass of the split fire, too
-        trainer.at(point)
+        trainer.at(point, offered.get("batch"))
         if point == "on_exception":
             trainer.has_raised = True
         if point == "after_run" and trainer.has_raised:
@@ -241,18 +241,22 @@ class LightningHook(Hook):
                 return [(optimizer,) for optimizer in trainer.run.stepping.values()]
             case "on_save_checkpoint":
                 return [(Checkpoint(offered["checkpoint"]),)]
-            case "on_load_checkpoint":
-                trainer.loaded = trainer.load(offered["checkpoint"]["model"])
+            case "on_load_checkpoint":  # Lightning has loaded the weights by then, and the callback may change them
+                trainer.run.model.load_state_dict(offered["checkpoint"]["model"])
+                trainer.loaded = trainer.run.model.state_dict()
                 return [(Checkpoint(offered["checkpoint"]),)]
         return [(*offered.values(),)]
 
     def state_dict(self) -> dict[str, Any]:
         numbers = changed(numbers_of(vars(self.callback)), self._initial)
-        return {"numbers": numbers, "state": dict(self.callback.state_dict()), "epoch_ends": self._epoch_ends}
+        state = {"numbers": numbers, "state": dict(self.callback.state_dict()), "epoch_ends": self._epoch_ends}
+        return state | {"metrics": dict(self._trainer().metrics) if self._trainer else {}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         vars(self.callback).update(state["numbers"])
         self._epoch_ends = state["epoch_ends"]
+        if self._trainer:
+            self._trainer().metrics.update(state.get("metrics", {}))
         if state["state"]:
             self.callback.load_state_dict(dict(state["state"]))
 
@@ -331,8 +335,9 @@ class WeightAveragingHook(LightningHook):
 
     def call(self, point: str, trainer: Trainer, offered: dict[str, Any]) -> None:
         match point:
-            case "before_run":
-                self._check(trainer.run)
+            case "before_run" if any(map(is_sharded, trainer.run.model.parameters())):
+                message = f"{type(self.callback).__name__} does not support sharded models"
+                raise UserError(Problem(message, hint='use = "swa"'))
             case "after_train_epoch":
                 for config in trainer.lr_scheduler_configs:
                     config.scheduler.step()
@@ -346,11 +351,6 @@ class WeightAveragingHook(LightningHook):
             self._build_schedule(trainer)
         if point == "after_train":
             trainer.run.save_checkpoint("last")  # what the last epoch has saved are other weights
-
-    def _check(self, run: Run) -> None:
-        name = type(self.callback).__name__
-        if any(map(is_sharded, run.model.parameters())):
-            raise UserError(Problem(f"{name} does not support sharded models", hint='use = "swa"'))
 
     def _build_schedule(self, trainer: Trainer) -> None:
         """Build the schedule of a resumed run, and leave the learning rates as the checkpoint has them."""

@@ -177,7 +177,11 @@ class Trainer(View):
         self.loaded: Any = None
         self._stops = self.has_raised = False
         self.point = "before_run"
-        self._metrics: dict[str, torch.Tensor] = {}
+        self.metrics: dict[str, torch.Tensor] = {}
+        """The numbers of `callback_metrics`."""
+        self._batch: Any = None
+        self._sums: dict[str, tuple[Any, Any, int]] = {}
+        """Of numbers that an evaluation logs by batches: the evaluation, the sum over examples, and how many."""
         self.default_root_dir = self.log_dir = str(run.dir)
         self.world_size, self.num_devices, self.num_nodes = run.world, run.world, 1
         self.global_rank = self.local_rank = run.rank
@@ -188,8 +192,23 @@ class Trainer(View):
         self.lr_scheduler_configs: list[Any] = []
         self.ckpt_path = self.datamodule = None
 
-    def at(self, point: str) -> None:
-        self.point = point
+    def at(self, point: str, batch: Any = None) -> None:
+        self.point, self._batch = point, batch
+
+    def log(self, name: str, value: Any, batch_size: int | None = None) -> None:
+        """Log a number and add it to `callback_metrics`: of batches of an evaluation the mean over examples so far."""
+        import torch
+
+        value = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach()
+        if self._batch is not None and not self.training:
+            size = batch_size or import_module(f"{self.package}.utilities.data").extract_batch_size(self._batch)
+            evaluation, total, examples = self._sums.get(name, (None, 0.0, 0))
+            if evaluation != (self._stage, self.run.iter):
+                total, examples = 0.0, 0
+            self._sums[name] = (self._stage, self.run.iter), total + size * value, examples + size
+            value = self._sums[name][1] / self._sums[name][2]
+        self.metrics[name] = value
+        self.run.log(name, value)
 
     _stage = property(lambda self: next((name for key, name in STAGES.items() if f"_{key}" in self.point), "train"))
 
@@ -217,11 +236,6 @@ class Trainer(View):
         return self._module
 
     model = property(lambda self: self.lightning_module)
-
-    def load(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Load weights as Lightning has by the time of `on_load_checkpoint`; return the model's, which may change."""
-        self.run.model.load_state_dict(state)
-        return self.run.model.state_dict()
 
     current_epoch = property(lambda self: self.run.epoch - self.epoch_is_over + self.more_epochs)
     global_step = property(lambda self: self.groups.steps(self.run.iter) if self.groups else self.run.iter)
@@ -274,8 +288,8 @@ class Trainer(View):
         if self.predicting:
             return {}
         for name, value in self.run.metrics.items():
-            self._metrics[name] = self._metrics[f"val_{name}"] = torch.as_tensor(value)
-        return self._metrics
+            self.metrics[name] = self.metrics[f"val_{name}"] = torch.as_tensor(value)
+        return self.metrics
 
     @cached_property
     def _intervals(self) -> tuple[int | None, float]:
@@ -343,12 +357,8 @@ def _module(base: type, trainer: Trainer) -> Any:
     """Return a LightningModule that shares parameters, buffers and modules with the run's model, under their names."""
     run, inner = trainer.run, _inner(trainer.run.model)
 
-    def log(self: Any, name: str, value: Any, *_: Any, **__: Any) -> None:
-        run.log(name, value)
-
-    def log_dict(self: Any, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        for name, value in values.items():
-            run.log(name, value)
+    def log(self: Any, name: str, value: Any, *_: Any, batch_size: int | None = None, **__: Any) -> None:
+        trainer.log(name, value, batch_size)
 
     def train(self: Any, mode: bool = True) -> Any:
         if self._modules is inner._modules:  # a copy, such as an average, has modules of its own
@@ -361,7 +371,7 @@ def _module(base: type, trainer: Trainer) -> Any:
         except AttributeError:
             return getattr(inner, name)
 
-    methods = {"log": log, "log_dict": log_dict, "forward": lambda self, *args, **kwargs: inner(*args, **kwargs)}
+    methods: dict[str, Any] = {"log": log, "forward": lambda self, *args, **kwargs: inner(*args, **kwargs)}
     methods |= {"optimizers": lambda self, *_, **__: run.optimizer, "train": train, "__getattr__": missing}
     own = {name: getattr(inner, name) for name in ("hparams", "example_input_array") if hasattr(inner, name)}
     kind = type("Module", (base,), methods | own)

@@ -195,9 +195,9 @@ def _costs(state: RunState, plan: Plan) -> str:
         if spent := state.first.timing(binding.id).total:
             (inside if plan.points.in_iteration(binding.point) else outside)[binding.hook] += spent
     costs = []
-    if inside and state.iterating:
-        shares = ", ".join(f"{hook} {percent(ns / state.iterating)} %" for hook, ns in inside.most_common(3))
-        costs.append(f"{shares} of the iterations")
+    shares = {hook: percent(ns / state.iterating) for hook, ns in inside.most_common(3)} if state.iterating else {}
+    if large := [f"{hook} {share} %" for hook, share in shares.items() if share != "0.0"]:
+        costs.append(f"{', '.join(large)} of the iterations")
     if outside:
         hook, ns = outside.most_common(1)[0]
         where = "outside them " if costs else "outside the iterations " if state.iterating else ""

@@ -229,7 +229,9 @@ def test_the_answers_are_golden(here: Path) -> None:
     (here / "mine.py").write_text(HOOKS)
     with Path("p.toml").open("a") as file:
         file.write('[hooks.around]\nuse = "./mine.py:Around"\n[hooks.s]\nuse = "./mine.py:Reads"\nafter = ["around"]\n')
-    text += answers("around s", "around around --point before_val")
+        file.write('[points.after_dense]\nfollows = "after_train_iter"\n')
+    add("dense; after_dense")
+    text += answers("around s", "around around --point before_val", "dense late")
     check_golden("why.txt", text)
     line = (
         "at after_run, a cycle of flows, so none of them counts: f1 before f2 (writes two), f2 before f1 (writes one)"

@@ -36,7 +36,7 @@ model.use = "tests.hooks.pl_training:net"
 task.use = "tests.hooks.pl_training:Task"
 optimizer = { use = "torch.optim:SGD", args = { lr = 0.1, momentum = 0.9 } }
 data.train = { use = "tests.hooks.pl_training:loader", args = { examples = 12 } }
-data.val = { use = "tests.hooks.pl_training:loader", args = { examples = 8 } }
+data.val = { use = "tests.hooks.pl_training:loader", args = { examples = 10 } }
 data.test = { use = "tests.hooks.pl_training:loader", args = { examples = 8 } }
 """
 
@@ -78,11 +78,14 @@ class Module(LightningModule):
         return {"loss": functional.cross_entropy(self.net(batch[0]), batch[1])}
 
     def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        loss = functional.cross_entropy(self.net(batch[0]), batch[1])
+        loss = functional.cross_entropy(self.scored()(batch[0]), batch[1])
         self.log("val_loss", loss, batch_size=len(batch[1]))
         return {"loss": loss}
 
     test_step = validation_step
+
+    def scored(self) -> torch.nn.Module:
+        return self.net
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         return {"logits": self.net(batch[0])}
@@ -127,12 +130,8 @@ class ManualModule(Module):
             optimizer.step()
         return {"loss": loss}
 
-    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        loss = functional.cross_entropy(self.net["a"](batch[0]), batch[1])
-        self.log("val_loss", loss, batch_size=len(batch[1]))
-        return {"loss": loss}
-
-    test_step = validation_step
+    def scored(self) -> torch.nn.Module:
+        return self.net["a"]
 
     def configure_optimizers(self) -> Any:
         first = torch.optim.SGD(self.net["a"].parameters(), lr=0.1)
@@ -156,7 +155,7 @@ def train_theirs(
         **quiet, **kept,
     )  # fmt: skip
     module = module or Module(make)
-    trainer.fit(module, loader(examples), loader(8))
+    trainer.fit(module, loader(examples), loader(10))
     trainer.test(module, loader(8), verbose=False)
     if predict:
         trainer.predict(module, loader(8))
@@ -167,7 +166,7 @@ SEEN: list[tuple[Any, ...]] = []
 
 
 class Recorder(Callback):
-    """Record every call with the counters, the stage, the mode, the numbers given, and the loss that is monitored."""
+    """Record every call with the counters, the stage, the mode and the numbers given; log and record metrics."""
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         if stage == "predict":
@@ -176,13 +175,20 @@ class Recorder(Callback):
     teardown = setup
 
 
+LOGS = ("on_train_batch_end", "on_validation_batch_end")
+
+
 def _method(name: str) -> Any:
     def method(self: Any, trainer: Any, module: Any, *offered: Any, **_: Any) -> None:
         place = (trainer.current_epoch, trainer.global_step, trainer.should_stop, module.device.type, module.training)
         numbers = [each for each in offered if isinstance(each, int)][:1] if "batch" in name else []
-        loss = trainer.callback_metrics.get("val_loss") if name.endswith(("epoch_end", "validation_end")) else None
+        if name in LOGS:
+            module.log(name, offered[2])
+        ends = name.endswith(("epoch_end", "validation_end"))
+        known = {**trainer.callback_metrics, **dict.fromkeys(LOGS * trainer.testing)} if ends else {}
+        metrics = [known.get(each) for each in ("val_loss", *LOGS)]
         kinds = [type(each).__name__ for each in offered[:1]]
-        SEEN.append((name, *place, numbers, loss and round(float(loss), 6), kinds))
+        SEEN.append((name, *place, numbers, [each and round(float(each), 4) for each in metrics], kinds))
 
     return method
 

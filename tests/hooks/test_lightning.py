@@ -229,7 +229,7 @@ def test_functions_are_callbacks_and_a_timer_and_the_middle_of_an_epoch_stop(her
 def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> None:
     asks = 'hooks.asks%d={use="tests.hooks.pl_training:Asks", args={attribute="%s"}}'
     public = {
-        "trainer.max_epochs, trainer.num_training_batches, trainer.num_val_batches": "(2, 3, [2])",
+        "trainer.max_epochs, trainer.num_training_batches, trainer.num_val_batches": "(2, 3, [3])",
         "trainer.check_val_every_n_epoch, trainer.val_check_interval": "(1, 1.0)",
         "module.in_features, module.trainer is trainer": "(4, True)",
         "{type(each).__name__ for each in trainer.callbacks}": "{'Asks'}",

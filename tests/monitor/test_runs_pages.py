@@ -204,7 +204,7 @@ def test_a_run_is_noted_deleted_and_resumed_by_keys(several: list[RunDir], monke
 
     def resume(command: list[str], **how: object) -> subprocess.CompletedProcess[str]:
         begun.append(command)
-        return subprocess.CompletedProcess(command, 0, "", "")
+        return subprocess.CompletedProcess(command, 0, "", "nothing is left to do\n    to train on: …\n")
 
     monkeypatch.setattr(subprocess, "run", resume)
 
@@ -220,7 +220,7 @@ def test_a_run_is_noted_deleted_and_resumed_by_keys(several: list[RunDir], monke
             await until(pilot, lambda: app._folder.rows[0].values["note"])
             assert several[3].noted() == (["good"], "a note")
             await pilot.press("R", "y")
-            await until(pilot, lambda: begun)
+            await until(pilot, lambda: app.notice[0] == f"{several[3].id}: nothing is left to do")
             assert begun[0][-4:] == ["run", "--resume", str(several[3].path), "--detach"]
             await pilot.press("D", "escape", "D", "n")
             assert several[3].path.exists(), "nothing is deleted without a yes"

@@ -456,9 +456,9 @@ def test_the_mark_is_in_the_round_at_hand_or_at_the_hook_that_hangs(scene: At) -
     at = scene()
     assert "↻ validation 14 of 20" in now_at(at)
     at.state.apply(record("frame", at.state.now, 590, 6), plan=at.plan)
-    assert "↻ iteration 1 of 32" in now_at(at)
+    assert "↻ batch 1 of 32" in now_at(at)
     ema = next(binding.id for binding in at.plan.bindings if binding.hook == "ema")
-    assert "↻ iteration" in now_at(at, inside={0: (ema, 0.1)}), "the mark does not jump about"
+    assert "↻ batch" in now_at(at, inside={0: (ema, 0.1)}), "the mark does not jump about"
     assert " ema " in now_at(at, inside={0: (ema, 40.0)})
     assert "●" not in "".join(drawn(scene(None), 120, 60).splitlines()[3:]), "a run that has ended is nowhere"
 

@@ -25,7 +25,7 @@ def gallery(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return the page, with the names beside what is looked at where there is room for them."""
     shown = scene.shown
     if shown is None:
-        message = "nothing has been logged to look at: run.log_image, run.log_text and run.log_histogram do"
+        message = "no image, text or histogram has been logged: call run.log_image, run.log_text or run.log_histogram"
         return empty("images, texts, histograms", message, width, height)
     record = shown.record
     inner, room = _room(width), max(height - 4, 0)

@@ -88,15 +88,10 @@ def shown_rows(scene: Scene, lanes: int) -> list[Row]:
 def _named(scene: Scene, each: Row) -> str:
     """Return the name of a row, of a round with how far it is."""
     state = scene.state
-    match each.name if each.kind == "round" else "":
-        case "epoch" if state.run:
-            return f"epoch {_of(state.epoch, state.run.get('max_epochs', 0))}"
-        case "iteration" if state.stage == "train" and state.batches:
-            return f"iteration {_of(state.batch, state.batches)}"
-        case "validation" if state.stage == "val" and state.batches:
-            return f"validation {_of(state.batch, state.batches)}"
-        case "test" if state.stage == "test" and state.batches:
-            return f"test {_of(state.batch, state.batches)}"
+    if each.kind == "round" and each.name == "epoch" and state.run:
+        return f"epoch {_of(state.epoch, state.run.get('max_epochs', 0))}"
+    if each.kind == "round" and each.name == STAGES.get(state.stage) and state.batches:
+        return f"{'batch' if state.stage == 'train' else each.name} {_of(state.batch, state.batches)}"
     return each.name
 
 

@@ -85,8 +85,8 @@ def resume(run: RunDir) -> str:
     """Resume a run in a process of its own, which is begun as in a shell; return in words what came of that."""
     command = [sys.executable, "-m", "hookflow", "run", "--resume", str(run.path), "--detach"]
     begun = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    lines = (begun.stderr if begun.returncode else begun.stdout).strip().splitlines()
-    return f"{run.id}: {lines[0]}" if begun.returncode and lines else f"resumed {run.id}"
+    lines = begun.stderr.strip().splitlines()
+    return f"{run.id}: {lines[0]}" if lines and not begun.stdout else f"resumed {run.id}"
 
 
 @dataclass(slots=True)

@@ -49,14 +49,10 @@ RULES = (
         "the machinery; the bits may differ from here on",
     ),
     Rule(
-        "distributed.**, data.*.loader.workers, data.*.loader.multiprocessing_context, data.*.loader.prefetch_factor",
-        May.YES,
-        "the machinery",
-    ),
-    Rule(
+        "distributed.**, data.*.loader.workers, data.*.loader.multiprocessing_context, data.*.loader.prefetch_factor, "
         "data.*.*.loader.workers, data.*.*.loader.multiprocessing_context, data.*.*.loader.prefetch_factor",
         May.YES,
-        "the machinery, of one of several sets",
+        "the machinery",
     ),
     Rule("run.on_nan, run.max_skipped_steps, run.detect_anomaly, hooks.*.on_error", May.YES, "what follows an error"),
     Rule("run.inference_mode", May.YES, "the machinery of evaluations"),

@@ -36,7 +36,7 @@ from hookflow.runner.random_state import random_state, set_random_state
 from hookflow.runner.run_tensors import GENERATORS, OPAQUE, mark, of_tensor
 from hookflow.user_code import only_showable
 
-OTHER = "once before_run has fired, the model and the optimizer must be those of the checkpoint, or start a new run"
+OTHER = "once after_load_checkpoint has fired, model and optimizer must be those of the checkpoint, or start a new run"
 
 Adapt = Callable[[dict[str, Any]], dict[str, Any]]
 """Returns what a fork takes over of a saved state."""
@@ -174,11 +174,9 @@ class Snapshot:
             self.update.trained.load_state_dict(state.get("param_groups", {}))
             for name, optimizer in self.parts.optimizers.items() if not lacks_optimizers(state) else ():
                 load_optimizer(optimizer, state[state_key("optimizer", name)])
-        except KeyError as error:
-            message = f"the checkpoint does not fit this pipeline: it has no {error.args[0]}"
-            raise UserError(Problem(message, hint=OTHER)) from None
-        except (RuntimeError, ValueError) as error:
-            raise UserError(Problem(f"the checkpoint does not fit this pipeline: {error}", hint=OTHER)) from error
+        except (KeyError, RuntimeError, ValueError) as error:
+            what = f"it has no {error.args[0]}" if isinstance(error, KeyError) else error
+            raise UserError(Problem(f"the checkpoint does not fit this pipeline: {what}", hint=OTHER)) from error
         in_eval = frozenset(state["modes"])
         for name, module in self.parts.model.named_modules():
             module.training = name not in in_eval
