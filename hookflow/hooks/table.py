@@ -168,12 +168,13 @@ class HookTable:
         args = _by_name(self.hook, self.table.args)
         known = {name: args[name] for name in args.keys() & {each.name for each in parameters_of(self.hook)}}
         if self.is_class and check is not None and len(problems) <= len(args) - len(known):  # they are the unknown ones
+            overridden = (place for name in args if not (place := self._place(f"args.{name}")).line)
             try:
                 check(known if problems else args)
             except UserError as error:
-                problems += error.at(self._place("args")).problems
+                problems += error.at(next(overridden, self._place("args"))).problems
             except ValueError as error:
-                problems.append(Problem(f"{self.called}: {error}", self._place("args")))
+                problems.append(Problem(f"{self.called}: {error}", next(overridden, self._place("args"))))
         self.problems += problems
 
     def _offered(self) -> set[str]:

@@ -188,6 +188,8 @@ MISTAKEN = (
 def test_a_key_without_effect_and_a_metric_without_a_mode_are_mistakes() -> None:
     told = {hook: [refused("check", "p.toml", "--set", f"hooks.h={{{hook}}}")] for hook in MISTAKEN}
     check_cases("check-mistakes.txt", told)
+    override = "--set", "hooks.clip.args.clip_value=1"
+    assert refused("check", "p.toml", *override).startswith(f"{' '.join(override)}: grad_clip needs max_norm or")
 
 
 def test_an_editor_is_told_in_json() -> None:

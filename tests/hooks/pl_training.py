@@ -11,24 +11,11 @@ from torch.utils.data import DataLoader
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from pytorch_lightning import Callback, LightningModule
+    from pytorch_lightning import Callback, LightningModule, callbacks
     from pytorch_lightning import Trainer as Theirs
-    from pytorch_lightning.callbacks import (
-        EarlyStopping,
-        EMAWeightAveraging,
-        GradientAccumulationScheduler,
-        ModelCheckpoint,
-        StochasticWeightAveraging,
-    )
     from pytorch_lightning.loggers import TensorBoardLogger
 
-__all__ = [
-    "EMAWeightAveraging",
-    "EarlyStopping",
-    "GradientAccumulationScheduler",
-    "ModelCheckpoint",
-    "StochasticWeightAveraging",
-]
+__all__ = ["callbacks"]
 
 PIPELINE = """
 run = { name = "pl", max_epochs = EPOCHS, default_hooks = false, device = "cpu", precision = "fp32", test = true }
@@ -141,7 +128,7 @@ class ManualModule(Module):
 def train_theirs(
     folder: Path,
     epochs: int,
-    *callbacks: Any,
+    *called: Any,
     make: Callable[[], torch.nn.Module] = net,
     examples: int = 12,
     predict: bool = False,
@@ -149,9 +136,9 @@ def train_theirs(
 ) -> Any:
     """Train, test and maybe predict by Lightning's Trainer; return the weights."""
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    kept = {"enable_checkpointing": any(type(each).__name__ == "ModelCheckpoint" for each in callbacks)}
+    kept = {"enable_checkpointing": any(type(each).__name__ == "ModelCheckpoint" for each in called)}
     trainer = Theirs(
-        max_epochs=epochs, accelerator="cpu", callbacks=[*callbacks], default_root_dir=folder, num_sanity_val_steps=0,
+        max_epochs=epochs, accelerator="cpu", callbacks=[*called], default_root_dir=folder, num_sanity_val_steps=0,
         **quiet, **kept,
     )  # fmt: skip
     module = module or Module(make)

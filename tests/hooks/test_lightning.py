@@ -84,7 +84,7 @@ def test_each_optimizer_that_steps_is_handed_over_as_in_lightning(pl: Any, here:
 def test_early_stopping_stops_where_lightning_s_trainer_stops(pl: Any, here: Any, theirs: Any) -> None:
     args = {"monitor": "val_loss", "patience": 1, "min_delta": 0.02}
     table = json.dumps(args).replace('": ', '"=')
-    stopping = pl.EarlyStopping(**args)
+    stopping = pl.callbacks.EarlyStopping(**args)
     theirs(9, stopping)
     run_dir = here(f"hooks.stops={{use='lightning:EarlyStopping', args={table}}}", epochs=9)
     assert "a callback of Lightning has set trainer.should_stop" in reason(run_dir)
@@ -92,7 +92,7 @@ def test_early_stopping_stops_where_lightning_s_trainer_stops(pl: Any, here: Any
 
 
 def test_the_average_is_lightning_s_to_the_bit(pl: Any, here: Any, theirs: Any) -> None:
-    weights, _ = theirs(2, pl.EMAWeightAveraging(decay=0.5))
+    weights, _ = theirs(2, pl.callbacks.EMAWeightAveraging(decay=0.5))
     saves = 'hooks.checkpoint={use="checkpoint"}'
     run_dir = here('hooks.average={use="lightning:EMAWeightAveraging", args={decay=0.5}}', saves)
     assert_weights(run_dir, weights)
@@ -103,7 +103,7 @@ def test_the_average_is_lightning_s_to_the_bit(pl: Any, here: Any, theirs: Any) 
 
 @pytest.mark.parametrize("examples", [16, 20], ids=["whole groups", "an incomplete group"])
 def test_gradients_accumulate_as_in_lightning_to_the_bit(pl: Any, here: Any, theirs: Any, examples: int) -> None:
-    scheduler = pl.GradientAccumulationScheduler(scheduling={1: 2, 3: 4})
+    scheduler = pl.callbacks.GradientAccumulationScheduler(scheduling={1: 2, 3: 4})
     weights, expected = theirs(5, scheduler, pl.Recorder(), examples=examples)
     run_dir = here(
         'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2, 3=4}}}',
@@ -122,7 +122,7 @@ def test_stochastic_averages_are_lightning_s_to_the_bit(
     pl: Any, here: Any, theirs: Any, make: str, strategy: str
 ) -> None:
     args = {"swa_lrs": 0.05, "swa_epoch_start": 0.5, "annealing_epochs": 2, "annealing_strategy": strategy}
-    weights, _ = theirs(4, pl.StochasticWeightAveraging(**args), make=getattr(pl, make))
+    weights, _ = theirs(4, pl.callbacks.StochasticWeightAveraging(**args), make=getattr(pl, make))
     run_dir = here(
         f"hooks.average={{use='lightning:StochasticWeightAveraging', args={json.dumps(args).replace(': ', '=')}}}",
         'hooks.checkpoint={use="checkpoint"}',
@@ -198,7 +198,7 @@ def test_they_write_checkpoints_that_lightning_reads(pl: Any, here: Any) -> None
 
 def test_checkpoints_within_an_epoch_are_lightning_s(pl: Any, here: Any, theirs: Any, tmp_path: Path) -> None:
     args = {"monitor": "val_loss", "every_n_train_steps": 2, "save_top_k": -1}
-    theirs(3, pl.ModelCheckpoint(tmp_path / "kept", **args))
+    theirs(3, pl.callbacks.ModelCheckpoint(tmp_path / "kept", **args))
     table = json.dumps({**args, "dirpath": str(tmp_path / "ours")}).replace('": ', '"=')
     here(f"hooks.keeps={{use='lightning:ModelCheckpoint', args={table}}}", epochs=3)
     names = [sorted(file.name for file in (tmp_path / folder).iterdir()) for folder in ("kept", "ours")]
