@@ -50,17 +50,26 @@ Format = Literal["text", "mermaid", "dot", "svg", "html", "json"]
 BY_SUFFIX: dict[str, Format] = {f".{format_}": format_ for format_ in get_args(Format)}
 BY_SUFFIX |= {".txt": "text", ".mmd": "mermaid", ".gv": "dot"}
 
-POINT = "Draw only this point, e.g. after_train_iter. Repeatable."
-HOOK = "Draw only this hook and those that it has edges with."
-
 
 def graph(
     target: options.PipelineOrRun,
     format_: Annotated[
         Format | None, typer.Option("--format", "-f", help="Output format; by the suffix of --out, else text.")
     ] = None,
-    point: Annotated[list[str] | None, typer.Option(metavar="POINT", help=POINT)] = None,
-    hook: Annotated[str | None, typer.Option(metavar="HOOK", help=HOOK)] = None,
+    point: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POINT",
+            help="Draw only this point, e.g. after_train_iter. Repeatable.",
+            autocompletion=options.points,
+        ),
+    ] = None,
+    hook: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOOK", help="Draw only this hook and those that it has edges with.", autocompletion=options.hooks
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
     set_: options.Overrides = None,
     without: options.Without = None,

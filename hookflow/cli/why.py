@@ -25,10 +25,12 @@ INDENT = "    "
 
 
 def why(
-    a: Annotated[str, options.argument("A", "A hook's name.")],
-    b: Annotated[str, options.argument("B", "Another hook's name.")],
+    a: Annotated[str, options.argument("A", "A hook's name.", options.hooks)],
+    b: Annotated[str, options.argument("B", "Another hook's name.", options.hooks)],
     pipeline: options.PipelineArgument = None,
-    point: Annotated[str | None, typer.Option(metavar="POINT", help="Answer for this point only.")] = None,
+    point: Annotated[
+        str | None, typer.Option(metavar="POINT", help="Answer for this point only.", autocompletion=options.points)
+    ] = None,
     set_: options.Overrides = None,
     without: options.Without = None,
     only: options.Only = None,
