@@ -17,7 +17,7 @@ from hookflow.cli import options
 from hookflow.cli.output import as_json, echo, write_file
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.graph.plan import Edge, Plan
-from hookflow.numbers import aligned, counted, duration, percent
+from hookflow.numbers import counted, duration, percent
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -101,7 +101,7 @@ def graph(
         drawing = as_json(part.to_json())
     elif chosen == "text":
         width = max(40, shutil.get_terminal_size().columns)
-        times = _times(opened.run, part, _in_columns)
+        times = _times(opened.run, part)
         drawing = as_text(part, title, width, colour, times)
     elif chosen in ("mermaid", "dot"):
         drawing = {"mermaid": as_mermaid, "dot": as_dot}[chosen](part, title)
@@ -114,26 +114,16 @@ def graph(
         write_file(out, drawing + "\n")
 
 
-def _times(run: RunDir | None, plan: Plan, written: Callable[[Cost, bool], str]) -> dict[int, str]:
-    """Return what the bindings took in the last attempt of a run, `written` with whether the run has device times."""
+def _times(run: RunDir | None, plan: Plan, written: Callable[[Cost, bool], str] | None = None) -> dict[int, str]:
+    """Return what the bindings took in the last attempt of a run, as `written`, else in columns."""
     if run is None:
         return {}
-    from hookflow.monitor.costs import cost_of
+    from hookflow.monitor.costs import in_columns, of_bindings
     from hookflow.monitor.feed import Live
-    from hookflow.monitor.health import Pace
 
     live = Live(run, kept=True)
     live.read_all()
-    pace, has_device = Pace.of(live.state), live.state.first.device.iteration() is not None
-    costs = {binding.id: cost_of(live.state, plan, pace, binding, whole=True) for binding in plan.bindings}
-    return {id_: written(cost, has_device) for id_, cost in costs.items() if cost.ns is not None}
-
-
-def _in_columns(cost: Cost, has_device: bool) -> str:
-    """Return firings, median and share of the iterations, and before that the mean on the device, if runs have any."""
-    share = "·" if cost.share is None else percent(cost.share)
-    device = f"{aligned(cost.device) if cost.device else '':>8} " * has_device
-    return f"{cost.count:>9,} {aligned(cost.ns or 0.0)} {device}{share:>5}"
+    return of_bindings(live.state, plan, written or in_columns)
 
 
 def _in_words(cost: Cost, has_device: bool) -> str:

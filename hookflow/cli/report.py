@@ -8,17 +8,16 @@ from typing import Any
 from hookflow.cli.show import Page, at_time
 from hookflow.events.reading import read_regular
 from hookflow.events.rundir import RunDir
-from hookflow.graph.render.loop import rows
+from hookflow.graph.render.text import as_text, title_of
 from hookflow.monitor.compare import env_info
-from hookflow.monitor.costs import cost
-from hookflow.monitor.durations import usual
+from hookflow.monitor.costs import in_columns, of_bindings
 from hookflow.monitor.health import Pace, end_reason
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.series import Series, in_order
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import metric_rows
 from hookflow.monitor.view import base
-from hookflow.numbers import clock, counted, duration, number, out_of, percent, span
+from hookflow.numbers import clock, counted, duration, number, out_of, span
 
 CHARTS = 40
 """Charts that a report has at most."""
@@ -180,40 +179,15 @@ def _phases(state: RunState) -> Iterator[tuple[str, str, float]]:
             yield name, f"{duration(ns / (attempt.sums['iters'] or 1))}{beside}", round(ns / whole, 4)
 
 
-HEADS = (("every", "<"), ("fired", ">"), ("p50", ">"), ("% of iterations", ">"))
-
-PARTS = 48
-"""Parts of the run whose means are drawn beside a row of the graph."""
+GRAPH = 120
+"""Columns of the drawn graph."""
 
 
-def _graph(page: Page) -> dict[str, Any]:
-    """Return the rows of the loop, and the columns of figures beside them; `past` are means by what is usual."""
-    plan, state = page.plan, page.state
-    pace, drawn = Pace.of(state), []
-    for row in rows(plan):
-        costs = cost(state, plan, pace, row, whole=True)
-        share = "" if costs.share is None else percent(costs.share)
-        past = state.histories.of(row.binding or row.name).means(state.it + 1, PARTS)
-        middle = usual(past) or 1.0
-        drawn.append(
-            {
-                "kind": row.kind,
-                "depth": len(row.within),
-                "label": row.name if row.first else "",
-                "hook": row.binding.hook if row.binding else "",
-                "lanes": row.lanes,
-                "rail": row.rail,
-                "share": round(costs.share or 0.0, 4) if row.kind != "round" else 0.0,
-                "cells": [
-                    f"{costs.every} {replace(row.binding.trigger, every=None)}".strip() if row.binding else "",
-                    f"{costs.count:,}" if costs.count else "",
-                    duration(costs.ns) if costs.ns is not None else "",
-                    share,
-                ],
-                "past": [None if mean is None else round(mean / middle, 2) for mean in past],
-            }
-        )
-    return {"columns": HEADS, "rows": drawn if plan.bindings else []}
+def _graph(page: Page) -> list[str]:
+    """Return the graph of the hooks with what they took, in lines as `hookflow graph` draws it."""
+    plan = replace(page.plan, off=tuple(page.state.disabled.items()))
+    drawn = as_text(plan, title_of(plan), GRAPH, False, of_bindings(page.state, plan, in_columns))
+    return drawn.split("\n") if plan.bindings else []
 
 
 def _troubles(state: RunState) -> Iterator[dict[str, Any]]:

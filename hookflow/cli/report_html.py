@@ -85,7 +85,7 @@ def _sections(report: Report) -> dict[str, str]:
         "Metrics": table(report["metrics"], right=(1, 2, 3, 4)),
         "Warnings and errors": "".join(map(_trouble, report["troubles"])),
         "Time": _costs(report),
-        "The loop and its hooks": _graph(report["graph"]),
+        "The graph of hooks": pre("\n".join(report["graph"])) if report["graph"] else "",
         "Attempts": _facts(report["attempts"]),
         "Checkpoints": table(report["checkpoints"], right=(2, 3, 4)),
         "Events": _events(report["events"]),
@@ -108,7 +108,10 @@ def _details(title: str, part: str, is_open: str = "") -> str:
 
 
 def table(rows: Sequence[Sequence[object]], right: Iterable[int] = ()) -> str:
-    """Return a table of texts, if there are any: the first row has the headings, the first column heads its row."""
+    """Return a table of texts, if there are any, which scrolls on a narrow screen.
+
+    The first row has the headings, and the first column heads its row.
+    """
     if len(rows) < 2:
         return ""
     sides = [' class="right"' if column in right else "" for column in range(len(rows[0]))]
@@ -117,13 +120,8 @@ def table(rows: Sequence[Sequence[object]], right: Iterable[int] = ()) -> str:
     for first, *rest in rows[1:]:
         cells = (f"<td{side}>{escaped(cell)}</td>" for cell, side in zip(rest, sides[1:], strict=True))
         body.append(f'<tr><th scope="row">{escaped(first)}</th>{"".join(cells)}</tr>')
-    return scrolled(head, body)
-
-
-def scrolled(head: str, rows: Iterable[str], name: str = "") -> str:
-    """Return a table of HTML that scrolls on a narrow screen."""
-    table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    return f'<div class="wide" tabindex="0"><table class="{name}">{table}</table></div>'
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f'<div class="wide" tabindex="0">{table}</div>'
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> str:
@@ -242,50 +240,6 @@ def _costs(report: Report) -> str:
     bar = f'<div class="stack" aria-hidden="true">{stack}</div><ul class="phases">{phases}</ul>'
     note = '<p class="dim">Of the last attempt</p>'
     return f"{bar}{note}{table(report['hooks'], right=(1, 2, 3))}"
-
-
-ENDS = {"u": "M{x} 13V0", "d": "M{x} 13V26", "l": "M{x} 13h-4", "r": "M{x} 13h4"}
-STROKES = {"│": "ud", "─": "lr", "┌": "dr", "├": "udr", "└": "ur", "┬": "dlr", "┼": "udlr", "┴": "ulr"}
-PATHS = {sign: "".join(ENDS[end] for end in stroke) for sign, stroke in STROKES.items()} | {
-    "▶": "M{x} 13h-4M{x} 9l4 4-4 4",
-    "╭": "M{x} 26v-9q0-4 4-4",
-    "╰": "M{x} 0v9q0 4 4 4",
-}
-"""The characters of edges and arounds as paths, 8 wide and as high as a row of the graph; `x` is their middle."""
-
-
-def _lanes(characters: str) -> str:
-    path = "".join(PATHS.get(sign, "").format(x=8 * k + 4) for k, sign in enumerate(characters))
-    size = f'width="{8 * len(characters)}" height="26"'
-    return f'<td class="lanes"><svg {size} aria-hidden="true"><path d="{path}"/></svg></td>' if path else "<td></td>"
-
-
-def _graph(graph: Report) -> str:
-    """Return the loop as a table, with the edges between the hooks and their times."""
-    if not graph["rows"]:
-        return ""
-    sides = [" right" * (side == ">") for _, side in graph["columns"]]
-    rows = []
-    for row in graph["rows"]:
-        bar = f'<span class="bar"><i class="hooks" style="width:{100 * row["share"]:.1f}%"></i></span>'
-        bars = [f"<td>{bar}</td>"] if row["share"] else ["<td></td>"]
-        cells = [f'<td class="{side}">{escaped(text)}</td>' for side, text in zip(sides, row["cells"], strict=True)]
-        name = f'<th scope="row">{escaped(row["hook"])}</th>'
-        sign = {"round": "↻ ", "phase": f'<i class="{row["label"]}"></i>'}.get(row["kind"], "")
-        loop = f'<td class="loop" style="--depth:{row["depth"]}">{sign}{escaped(row["label"])}</td>'
-        past = _past(row["past"])
-        rows.append(f"<tr>{loop}{_lanes(row['lanes'])}{name}{_lanes(row['rail'])}{''.join(cells + bars)}{past}</tr>")
-    heads = zip(graph["columns"], sides, strict=True)
-    titles = [f'<th scope="col" class="{side}">{title}</th>' for (title, _), side in heads]
-    head = f'<th scope="col">the loop</th><td></td><th scope="col">hook</th><td></td>{"".join(titles)}<td></td>'
-    return scrolled(f'{head}<th scope="col">over the run</th>', rows, "graph")
-
-
-def _past(means: Sequence[float | None]) -> str:
-    """Return the history of a row as bars, of which three eighths are as usual."""
-    bars = "".join(f"M{k} 8v-{min(3 * mean, 8):.2g}h1V8z" for k, mean in enumerate(means) if mean is not None)
-    box = f'viewBox="0 0 {len(means)} 8" preserveAspectRatio="none" width="144" height="20" aria-hidden="true"'
-    return f'<td class="past"><svg {box}><path d="{bars}"/></svg></td>' if bars else "<td></td>"
 
 
 def _trouble(trouble: Report) -> str:

@@ -4,7 +4,7 @@ A trace has the same of single iterations, as a run writes it (see `hookflow.run
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hookflow.graph.render.loop import Row
 from hookflow.monitor.durations import ITERATION, WINDOW, usual
 from hookflow.monitor.health import Pace
 from hookflow.monitor.state import RunState
+from hookflow.numbers import aligned, percent
 
 COSTS = 0.01
 """The share of the iterations from which on a hook that has become slower is marked."""
@@ -82,6 +83,20 @@ def cost_of(state: RunState, plan: Plan, pace: Pace, binding: Binding, whole: bo
     device, recent = state.first.device.firing(binding.id), lately.count > 0
     p50, p95 = shown.percentile(0.5), shown.percentile(0.95)
     return Cost(every, timing.count, p50, ratio, share, recent, slower, device, p95, shown.longest)
+
+
+def of_bindings(state: RunState, plan: Plan, written: Callable[[Cost, bool], str]) -> dict[int, str]:
+    """Return what the bindings took in the attempt, `written` with whether the run has times on a device."""
+    pace, has_device = Pace.of(state), state.first.device.iteration() is not None
+    costs = {binding.id: cost_of(state, plan, pace, binding, whole=True) for binding in plan.bindings}
+    return {id_: written(cost, has_device) for id_, cost in costs.items() if cost.ns is not None}
+
+
+def in_columns(cost: Cost, has_device: bool) -> str:
+    """Return firings, median and share of the iterations, and before that the mean on the device, if runs have any."""
+    share = "·" if cost.share is None else percent(cost.share)
+    device = f"{aligned(cost.device) if cost.device else '':>8} " * has_device
+    return f"{cost.count:>9,} {aligned(cost.ns or 0.0)} {device}{share:>5}"
 
 
 def _of_phase(state: RunState, pace: Pace, name: str, whole: bool) -> Cost:
