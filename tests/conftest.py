@@ -162,20 +162,26 @@ def make_run(folder: Path, *overrides: str, swap: tuple[str, str] | None = None,
     return run_dir
 
 
-def train_toy(folder: Path, *overrides: str) -> RunDir:
-    """Train the toy pipeline in this process, below a folder; the handlers of signals are put back."""
+def train_toy(folder: Path, *overrides: str, **options: Any) -> RunDir:
+    """Train the toy pipeline, or another one, in this process, below a folder; handlers of signals are put back."""
     from hookflow.runner.process.main import train
 
-    run_dir = make_run(folder, *overrides)
+    run_dir = make_run(folder, *overrides, **options)
     with handlers_put_back():
-        assert train(run_dir) == 0
+        assert train(run_dir) == 0, reason(run_dir)
     return run_dir
 
 
 @pytest.fixture(scope="session")
-def left_alone(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """A run of the toy pipeline that nothing disturbs: for tests that compare another with it."""
-    return train_toy(tmp_path_factory.mktemp("left-alone"))
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Train a run of these overrides once for all tests, which only read it: they compare others with it."""
+    return cache(lambda *overrides, **options: train_toy(tmp_path_factory.mktemp("alone"), *overrides, **options))
+
+
+@pytest.fixture(scope="session")
+def left_alone(undisturbed: Trained) -> RunDir:
+    """A run of the toy pipeline that nothing disturbs."""
+    return undisturbed()
 
 
 def refusal(*overrides: str) -> Problem:
@@ -213,23 +219,19 @@ def strikes(tmp_path: Path, number: int, *places: tuple[str, int], times: int = 
 
 
 @pytest.fixture
-def resumes_alike(new_run: NewRun, train_here: Train, tmp_path: Path) -> NewRun:
+def resumes_alike(undisturbed: Trained, new_run: NewRun, train_here: Train, tmp_path: Path) -> NewRun:
     """Assert that a run which a signal ends at a point, and which is resumed, ends as the same run does in one go."""
     from tests.runner.same import assert_same_end
 
     def check(*overrides: str, point: str, at: int, number: int = signal.SIGTERM, **options: Any) -> RunDir:
         times = 2 if number in (signal.SIGTERM, signal.SIGUSR1) else 1  # as one, which Slurm's signals are
-        alone, cut = (
-            new_run(*overrides, *strikes(tmp_path, number, (point, iteration), times=times), **options)
-            for iteration in (10**6, at)
-        )
-        assert train_here(alone) == 0, reason(alone)
+        cut = new_run(*overrides, *strikes(tmp_path, number, (point, at), times=times), **options)
         if number == signal.SIGKILL:
             assert Training(cut).wait() == -number
         else:
             assert train_here(cut) == (130 if number == signal.SIGINT else 143), reason(cut)
         assert train_here(cut, resume=True) == 0, reason(cut)
-        assert_same_end(alone, cut)
+        assert_same_end(undisturbed(*overrides, **options), cut)
         return cut
 
     return check

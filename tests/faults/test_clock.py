@@ -17,7 +17,7 @@ from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.plain import StallWatch
 from hookflow.monitor.state import RunState
 from hookflow.runner.process.launch import claim
-from tests.conftest import NewRun, Train, messages, records, wait_for
+from tests.conftest import NewRun, Train, Trained, messages, records, wait_for
 from tests.monitor.fake_run import make
 from tests.processes import Training
 from tests.runner.same import assert_each_once, assert_same_end
@@ -119,11 +119,10 @@ def stopped(pid: int) -> bool:
     return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
-def test_a_training_that_is_stopped_goes_on(new_run: NewRun, tmp_path: Path) -> None:
+def test_a_training_that_is_stopped_goes_on(undisturbed: Trained, new_run: NewRun, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     waits = f'hooks.waits={{use="./disturbers.py:Waits", args={{mark="{mark}"}}}}'
-    alone, run = new_run(EACH), new_run(EACH, waits)
-    assert Training(alone).wait() == 0
+    run = new_run(EACH, waits)
     training = Training(run)
     wait_for(mark.exists)
     pid = int(mark.read_text())
@@ -138,7 +137,7 @@ def test_a_training_that_is_stopped_goes_on(new_run: NewRun, tmp_path: Path) -> 
     training.signal(signal.SIGCONT)
     wait_for(lambda: any(frame["it"] > 7 for frame in records(run, "frame")))
     assert training.wait() == 0
-    assert_same_end(alone, run)
+    assert_same_end(undisturbed(EACH), run)
     assert_each_once(run, "each", until=15)
 
 
@@ -148,19 +147,19 @@ def struck(new_run: NewRun, tmp_path: Path, number: signal.Signals) -> RunDir:
     return new_run(EACH, over("Struck", workers=2), args)
 
 
-def test_a_data_worker_that_is_killed_ends_the_run_which_is_resumed(new_run: NewRun, tmp_path: Path) -> None:
-    alone, run = new_run(EACH, over("Clouds", workers=2)), struck(new_run, tmp_path, signal.SIGKILL)
-    assert Training(alone).wait() == 0
+def test_a_data_worker_that_is_killed_ends_the_run_which_is_resumed(
+    undisturbed: Trained, new_run: NewRun, tmp_path: Path
+) -> None:
+    run = struck(new_run, tmp_path, signal.SIGKILL)
     assert Training(run).wait() == 1
     assert "was killed by SIGKILL (signal 9): probably this machine was out of memory" in str(records(run, "end"))
     assert Training(run, resume=True).wait() == 0
-    assert_same_end(alone, run)
+    assert_same_end(undisturbed(EACH, over("Clouds")), run)
     assert_each_once(run, "each", until=15)
 
 
-def test_a_data_worker_that_is_stopped_is_waited_for(new_run: NewRun, tmp_path: Path) -> None:
-    alone, run = new_run(EACH, over("Clouds", workers=2)), struck(new_run, tmp_path, signal.SIGSTOP)
-    assert Training(alone).wait() == 0
+def test_a_data_worker_that_is_stopped_is_waited_for(undisturbed: Trained, new_run: NewRun, tmp_path: Path) -> None:
+    run = struck(new_run, tmp_path, signal.SIGSTOP)
     training = Training(run)
     wait_for((tmp_path / "mark").exists)
     worker = int((tmp_path / "mark").read_text())
@@ -178,5 +177,5 @@ def test_a_data_worker_that_is_stopped_is_waited_for(new_run: NewRun, tmp_path: 
     wait_for(lambda: stands_still() and is_told())
     os.kill(worker, signal.SIGCONT)
     assert training.wait() == 0
-    assert_same_end(alone, run)
+    assert_same_end(undisturbed(EACH, over("Clouds")), run)
     assert_each_once(run, "each", until=15)

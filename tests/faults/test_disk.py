@@ -75,13 +75,12 @@ def fill(run: RunDir, begin: int | str, train_here: Train, printed: pytest.Captu
 
 
 def test_a_disk_that_is_full_from_a_write_on(
-    trained: Trained, new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]
+    undisturbed: Trained, new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    alone = trained(SHORT)
     for begin in WRITES:
         run = new_run(SHORT)
         assert fill(run, begin, train_here, capfd), begin
-        resumed_with_room(run, alone, train_here)
+        resumed_with_room(run, undisturbed(SHORT), train_here)
 
 
 @pytest.mark.long
@@ -272,14 +271,14 @@ def test_a_file_system_that_was_made_read_only_is_told(tmp_path: Path, monkeypat
 
 
 def test_a_run_directory_that_is_made_read_only(
-    trained: Trained, new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]
+    undisturbed: Trained, new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    alone, run = trained("run.max_epochs=2"), new_run("run.max_epochs=2")
+    run = new_run(SHORT)
     with pytest.MonkeyPatch.context() as patch:
         Disk(run.path, patch, r"fsync .*it00000010.*/model\.pt", read_only)
         assert train_here(run) == 1
     assert "the checkpoint of iteration 10 could not be saved: [Errno 30] Read-only" in capfd.readouterr().err
-    resumed_with_room(run, alone, train_here)
+    resumed_with_room(run, undisturbed(SHORT), train_here)
 
 
 def test_it_cannot_be_written_at_first(new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]) -> None:

@@ -28,10 +28,9 @@ from tests.toy import Counts
 
 class TestTimeLimit:
     def test_it_stops_with_a_checkpoint_from_which_the_run_is_resumed_to_the_same_end(
-        self, trained: Trained, train_here: Train, monkeypatch: pytest.MonkeyPatch
+        self, undisturbed: Trained, trained: Trained, train_here: Train, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         limit = 'hooks.limit={use="time_limit", args={limit="1h"}}'
-        alone = trained(limit)
         calls = itertools.count()  # of the clock: when the hook is made, after 5 iterations, a validation, and 2 more
         clock = SimpleNamespace(monotonic=lambda: 3600.0 if next(calls) == 8 else 0.0)
         monkeypatch.setattr("hookflow.hooks.builtin.stops.time", clock)
@@ -40,7 +39,7 @@ class TestTimeLimit:
         assert (end["it"], end["status"], end["reason"]) == (7, "finished", "the time limit of 1h is reached")
         assert (stopped.checkpoints / "last").resolve().name == "it00000007"
         assert train_here(stopped, resume=True) == 0
-        assert_same_end(alone, stopped)
+        assert_same_end(undisturbed(limit), stopped)
 
     @pytest.mark.parametrize("stops", ["the time limit", "a hook"])
     def test_a_signal_cuts_the_validation_short_after_which_it_would_have_stopped(

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from hookflow.pipeline.load import parse
 from tests.conftest import TOY, Trained, ended, messages, reason, records
 from tests.golden_files import check_cases
 from tests.runner.same import assert_same, final_state, logged
+
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 LENGTHS = {
     "epochs": ("max_epochs = 2, val_every = 1", {"by_epoch": True, "max_epochs": 2, "val_interval": 1}),
@@ -52,7 +55,6 @@ def comparable(seen: list[Any]) -> list[Any]:
     return [call for k, call in enumerate(calls) if k > begins or call[0] != "before_train_epoch"]
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_hook_sees_the_same_calls_counters_and_modes_also_when_resumed(
     trained: Trained, train_here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str
@@ -66,6 +68,7 @@ def test_a_hook_sees_the_same_calls_counters_and_modes_also_when_resumed(
         return [*SEEN]
 
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # MMEngine's own resume fails without it
+    monkeypatch.setattr("mmengine.runner.loops.time", SimpleNamespace(sleep=lambda seconds: None))  # 2 s an epoch
     (length_of_ours, length_of_theirs), (at, checkpoint) = LENGTHS[length], CUTS[length]
     pipeline, folder = tmp_path / "mm.toml", tmp_path / "theirs"
     pipeline.write_text(PIPELINE.replace("LENGTH", length_of_ours))
@@ -95,7 +98,6 @@ ALL = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_mmengines_own_hooks_work_and_resume_to_the_bit(resumes_alike: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from mmengine.hooks import RuntimeInfoHook
 
@@ -112,7 +114,6 @@ def test_mmengines_own_hooks_work_and_resume_to_the_bit(resumes_alike: Any, monk
     assert len(hubs[0]["scalars"]["train/loss"][0]) == 15
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_checkpoint_has_what_the_message_hub_has_and_names_what_it_cannot(trained: Trained, train_here: Any) -> None:
     ends = 'hooks.ends={use="tests.hooks.mm_hooks:Ends", args={at=5}}'
     run_dir = trained('hooks.informs={use="tests.hooks.mm_hooks:Informs"}', ends, code=143)
@@ -134,7 +135,6 @@ SWITCHES = (
 )
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_a_hook_does_to_the_dataset_and_modules_is_there_after_a_resume(resumes_alike: Any, workers: int) -> None:
     cut = resumes_alike(SWITCHES[0], SWITCHES[1] % workers, point="after_train_iter", at=13)
@@ -142,7 +142,6 @@ def test_what_a_hook_does_to_the_dataset_and_modules_is_there_after_a_resume(res
     assert [*logged(cut, "negated").values()] == [0.0] * 5 + [1.0] * 5 + [0.0] * 5
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("length", "workers"), [("max_epochs=3", 0), ("max_epochs=3", 2), ("max_iters=15", 0)])
 def test_a_walk_over_the_training_data_changes_no_training(trained: Trained, length: str, workers: int) -> None:
     table = f"data.train={{use='tests.hooks.mm_hooks:Pairs', loader={{batch_size=8, workers={workers}}}}}"
@@ -157,7 +156,6 @@ def test_a_walk_over_the_training_data_changes_no_training(trained: Trained, len
     assert_same(*(state["random"] for state in states))
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_visualizer_of_the_user_s_draws_into_the_run(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     from mmengine.visualization import Visualizer
 
@@ -173,7 +171,6 @@ def test_a_visualizer_of_the_user_s_draws_into_the_run(trained: Trained, monkeyp
     assert {record["name"] for record in records(run_dir, "image")} == {"sample"}
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_visualizer_draws_into_the_latest_run_when_an_earlier_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     from mmengine.visualization import Visualizer
 
@@ -195,7 +192,6 @@ def test_a_visualizer_draws_into_the_latest_run_when_an_earlier_one_is_gone(monk
     visualizer.add_scalar("dropped", 1.0)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_early_stopping_ends_the_run(trained: Trained) -> None:
     timer = 'hooks.timer={use="mmengine:IterTimerHook"}'
     stops = 'hooks.stops={use="mmengine:EarlyStoppingHook", args={monitor="accuracy", patience=1, min_delta=1.0}}'
@@ -204,7 +200,6 @@ def test_early_stopping_ends_the_run(trained: Trained) -> None:
     assert any("did not improve" in text for text in messages(run_dir))
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_the_runner_has_what_is_public_and_names_what_it_has_not(trained: Trained) -> None:
     asks = 'hooks.asks%d={use="tests.hooks.mm_hooks:Asks", args={attribute="%s"}}'
     public = {
@@ -231,12 +226,9 @@ def test_an_argument_that_the_file_changes_is_not_what_the_checkpoint_had() -> N
     assert (made[1].hook.at, made[1].hook._switched, made[1].hook.attributes) == (2, True, {0: {}})
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_lower_priority_number_fires_first_whatever_the_file_says(trained: Trained) -> None:
-    late, early = (
-        'hooks.late={use="tests.hooks.mm_hooks:Asks", args={attribute="runner.iter"}}',
-        'hooks.first={use="tests.hooks.mm_hooks:Early"}',
-    )
+    late = 'hooks.late={use="tests.hooks.mm_hooks:Asks", args={attribute="runner.iter"}}'
+    early = 'hooks.first={use="tests.hooks.mm_hooks:Early"}'
     plan = compile_pipeline(parse(TOY.read_text(), TOY, [late, early]))
     assert [binding.hook for binding in plan.at("before_train") if binding.hook in ("late", "first")] == [
         "first",

@@ -166,8 +166,10 @@ class TestPreciseBN:
         PreciseBN().before_val(run)
         assert torch.equal(net.body[1].running_mean, mean)
 
-    def test_an_average_has_its_own_and_the_weights_are_trained_as_without_it(self, trained: Trained) -> None:
-        run_dir, without = trained('hooks.precise={use="precise_bn", args={batches=4}}'), trained()
+    def test_an_average_has_its_own_and_the_weights_are_trained_as_without_it(
+        self, left_alone: RunDir, trained: Trained
+    ) -> None:
+        run_dir = trained('hooks.precise={use="precise_bn", args={batches=4}}')
         state: Any = final_state(run_dir)
         net = Net()
         net.load_state_dict(state["model_ema"])
@@ -176,7 +178,7 @@ class TestPreciseBN:
         torch.testing.assert_close(state["model_ema"]["body.1.running_var"], given.var(0))
         assert not torch.equal(state["model"]["body.1.running_mean"], state["model_ema"]["body.1.running_mean"])
         for part in ("optimizer", "random"):
-            assert_same(state[part], final_state(without)[part])
+            assert_same(state[part], final_state(left_alone)[part])
 
     def test_within_an_epoch_it_takes_no_batch_from_the_training(self, trained: Trained) -> None:
         common = "run.val_every='4it'", "run.max_epochs=1"
@@ -272,13 +274,12 @@ class TestFreeze:
 
 
 class TestActivationCheckpoint:
-    def test_a_run_ends_with_the_same_bits(self, trained: Trained) -> None:
+    def test_a_run_ends_with_the_same_bits(self, left_alone: RunDir, trained: Trained) -> None:
         """The net has dropout and a batch norm."""
         other = trained('hooks.recompute={use="activation_checkpoint", args={match=["body"]}}')
-        plain = trained()
-        assert curve(plain) == curve(other)
+        assert curve(left_alone) == curve(other)
         for part in ("model", "model_ema", "optimizer", "random"):
-            assert_same(final_state(plain)[part], final_state(other)[part], part)
+            assert_same(final_state(left_alone)[part], final_state(other)[part], part)
 
     def test_activations_are_computed_again_for_gradients_alone(self) -> None:
         calls: list[bool] = []

@@ -215,11 +215,13 @@ def test_memory_for_the_first_copy_is_taken_in_the_training(trained: Trained, mo
     assert taken == [15], "six parameters, their momentum, and the buffers of a batch norm"
 
 
-def test_who_is_given_the_copy_may_keep_it_and_what_is_swapped_for_a_save_is_back(trained: Trained) -> None:
+def test_who_is_given_the_copy_may_keep_it_and_what_is_swapped_for_a_save_is_back(
+    left_alone: RunDir, trained: Trained
+) -> None:
     run_dir = trained(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', "hooks.checkpoint.args.keep=9")
     assert any("all are as they were written" in text for text in messages(run_dir))
-    alone, swapped = trained(EVERY_3), trained(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
-    states: list[Any] = [final_state(run) for run in (alone, swapped)]
+    swapped = trained(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
+    states: list[Any] = [final_state(run) for run in (left_alone, swapped)]
     assert states[0]["model"]["head.weight"].any()
     assert not states[1]["model"]["head.weight"].any()
     assert torch.equal(states[0]["model"]["head.bias"], states[1]["model"]["head.bias"]), "it was trained as ever"

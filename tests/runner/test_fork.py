@@ -239,7 +239,6 @@ def test_a_hook_that_raises_after_the_iterations_costs_no_epoch(
     assert_same(final_state(child)["model"], final_state(left_alone)["model"])
 
 
-def test_nothing_is_left_to_train(trained: Trained) -> None:
-    parent = trained("run.max_epochs=1")
-    with pytest.raises(UserError, match=r"nothing is left to train.* has done 1, and run.max_epochs is 1"):
-        forked(str(parent.path), None, Changes())
+def test_nothing_is_left_to_train(left_alone: RunDir) -> None:
+    with pytest.raises(UserError, match=r"nothing is left to train.* has done 3, and run.max_epochs is 3"):
+        forked(str(left_alone.path), None, Changes())

@@ -16,7 +16,7 @@ from hookflow.graph.points import POINTS
 from hookflow.runner.loop import trainer
 from hookflow.runner.loop.iteration import Accumulated, Iterate, choose
 from hookflow.zoo.tasks import Classification
-from tests.conftest import TESTS, TOY, TRACER, NewRun, Train, Trained, messages, records, strikes
+from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, records, strikes
 from tests.golden_files import FOLDER, check_golden
 from tests.runner.same import assert_same_end, curve
 from tests.toy import Points
@@ -230,14 +230,6 @@ def test_it_is_one_big_batch(trained: Trained, examples: int, batch: int, accumu
     assert records(small, "run")[0]["iters_per_epoch"] == records(large, "run")[0]["iters_per_epoch"]
 
 
-def test_the_trace(trained: Trained, tmp_path: Path) -> None:
-    off = [f"hooks.{hook}.enabled=false" for hook in ("checkpoint", "throughput", "log")]
-    trained(
-        TRACER % (tmp_path / "trace"), *off, "data.train.args={examples=24}", "run.accumulate=2", "run.max_epochs=1"
-    )
-    check_golden("trace_accumulate.txt", (tmp_path / "trace").read_text())
-
-
 def test_a_skipped_batch_counts_for_nothing(trained: Trained) -> None:
     """The first of five batches is left out; the step is that of the other four, as one batch."""
     args = '{call="skip_batch", point="before_train_iter", at=0}'
@@ -251,6 +243,8 @@ def test_a_skipped_batch_counts_for_nothing(trained: Trained) -> None:
 IN_BACKWARD = 'hooks.bad={use="./watchers.py:Fails", args={place="full_backward"}}'
 TRACED = 'hooks.tracer={use="./watchers.py:%s", phase="last", args={file="%s"}}'
 SHORT = ("data.train.args={examples=16}", "data.val.args={examples=8,split=1}", "data.test.args={examples=8,split=2}")
+GROUPS = ["run.accumulate=2", "data.train.args.examples=24", "data.val.args.examples=16"]
+OFF = [f"hooks.{hook}.enabled=false" for hook in ("checkpoint", "throughput", "log")]
 BY_EPOCHS, BY_ITERATIONS = "max_epochs = 2", "max_iters = 5"
 OWN = (
     'points={before_grow={follows="after_optimizer_step"}, '
@@ -264,6 +258,7 @@ OWN = (
     [
         ("trace_epochs", BY_EPOCHS, ["run.test=true"]),
         ("trace_iterations", BY_ITERATIONS, ["run.val_every=2"]),
+        ("trace_accumulate", "max_epochs = 1", [*GROUPS, *OFF]),
         ("trace_exception", BY_EPOCHS, ['hooks.raises={use="./watchers.py:Raises", args={at=3}}']),
         ("trace_exception_in_module", BY_EPOCHS, [IN_BACKWARD]),
         ("trace_own", "max_epochs = 1", [OWN, 'hooks.densify={use="./watchers.py:Densifies"}']),

@@ -30,10 +30,11 @@ NUMBERS = ("weights", "grads", "seen_loss", "inputs")
 
 @pytest.mark.parametrize("offload", ["true", '"process"'])
 def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen_and_checked(
-    left_alone: RunDir, trained: Trained, offload: str
+    left_alone: RunDir, undisturbed: Trained, trained: Trained, offload: str
 ) -> None:
     spoils = f'hooks.spoils={{use="./offloaded.py:Spoils", offload={offload}}}'
-    here, beside = trained(WATCHES % (0, "every=1")), trained(WATCHES % (0.003, f"offload={offload}, queue=3"), spoils)
+    here = undisturbed(WATCHES % (0, "every=1"))
+    beside = trained(WATCHES % (0.003, f"offload={offload}, queue=3"), spoils)
     assert_same(final_state(left_alone)["model"], final_state(beside)["model"])
     for name in NUMBERS:
         assert logged(here, name) == logged(beside, name)

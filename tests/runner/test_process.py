@@ -221,8 +221,8 @@ def test_nor_where_the_file_system_knows_no_locks(endless: RunDir, monkeypatch: 
     release(claim(endless))
 
 
-def test_a_process_that_lives_on_after_its_run_is_not_in_the_way(trained: Trained) -> None:
-    release(claim(trained("run.max_epochs=1")))
+def test_a_process_that_lives_on_after_its_run_is_not_in_the_way(undisturbed: Trained) -> None:
+    release(claim(undisturbed("run.max_epochs=1")))
 
 
 @pytest.mark.parametrize("how", ["forked", "spawned"])
@@ -278,12 +278,11 @@ DATA = ("Clouds", "Numbers")
         *(pytest.param(method, name, marks=pytest.mark.long) for method in ("spawn", "fork") for name in DATA),
     ],
 )
-def test_however_workers_start_no_bit_changes(new_run: NewRun, train_here: Train, method: str, name: str) -> None:
+def test_however_workers_start_no_bit_changes(undisturbed: Trained, new_run: NewRun, method: str, name: str) -> None:
     chosen = {"multiprocessing_context": method} if method else {}
-    alone, run_dir = new_run(over(name, workers=1)), new_run(over(name, workers=1, **chosen))
-    assert train_here(alone) == 0
+    run_dir = new_run(over(name, workers=1, **chosen))
     assert start(run_dir).wait() == 0
-    assert_same_end(alone, run_dir)
+    assert_same_end(undisturbed(over(name, workers=1)), run_dir)
     assert not [text for text in messages(run_dir) if FORKED in text or "no checkpoint holds that" in text]
 
 
@@ -347,7 +346,7 @@ def test_too_big_data_are_forked(trained: Trained, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
-    trained: Trained, new_run: NewRun, tmp_path: Path, split: str, holds: str
+    undisturbed: Trained, new_run: NewRun, tmp_path: Path, split: str, holds: str
 ) -> None:
     mark = tmp_path / "hangs"
     args = f'data.{split}.args={{mark="{mark}", gil={str(holds == "the GIL").lower()}}}'
@@ -363,7 +362,7 @@ def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
     named = r"worker 0 of HangsOnce \(pid \d+\) did not leave within 0.5 s and was killed \(SIGKILL\): it hung .*"
     assert re.fullmatch(named, text)
     assert Training(run_dir, resume=True).wait() == 0
-    assert_same_end(trained(over("Clouds", split), "run.sanity=false"), run_dir)
+    assert_same_end(undisturbed(over("Clouds", split), "run.sanity=false"), run_dir)
 
 
 @pytest.mark.parametrize("method", ["forkserver", "fork", pytest.param("spawn", marks=pytest.mark.long)])

@@ -32,8 +32,8 @@ DOCS = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8"
 
 
 @pytest.mark.parametrize("file", ["model.pt", "model_ema.pt"])
-def test_two_lines_load_them_into_plain_pytorch(trained: Trained, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
-    run_dir = trained("run.max_epochs=1")
+def test_two_lines_load_them_in_pytorch(undisturbed: Trained, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    run_dir = undisturbed("run.max_epochs=1")
     (block,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
     lines = [line for line in block.splitlines() if line and not line.startswith("#")]
     assert len(lines) == 2
@@ -244,8 +244,8 @@ def test_what_a_hook_makes_of_weights_must_fit(trained: Trained, tmp_path: Path,
     assert 'have "head.weight" in the shape (2, 8)' in reason(run_dir)
 
 
-def test_the_folder_of_a_checkpoint_may_be_named(trained: Trained) -> None:
-    first = trained("run.max_epochs=1")
+def test_the_folder_of_a_checkpoint_may_be_named(undisturbed: Trained, trained: Trained) -> None:
+    first = undisturbed("run.max_epochs=1")
     second = trained(*begins(first.checkpoints / "last"))
     assert torch.equal(weights_of(second)["head.weight"], weights_of(first)["head.weight"])
     kept = "model.pt; the weights that a hook validates are in model_ema.pt"
