@@ -41,6 +41,8 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
     [
         "hookflow.cli.app",
+        "hookflow.cli.resume",
+        "hookflow.cli.run",
         "hookflow.runner.process.main",
         "hookflow.runner.process.attempt",
         "hookflow.monitor.app",
@@ -52,6 +54,7 @@ context.set_forkserver_preload(
         "torch.distributed.checkpoint",
         "torch.distributed.fsdp",
         "torch.distributed.tensor",
+        "torch.utils.serialization",
         "tests.processes",
         "tests.warm",
     ]

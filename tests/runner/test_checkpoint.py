@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import random
 import re
 import shutil
@@ -376,11 +377,12 @@ def test_every_byte_of_one_may_be_another(recorded: CheckpointStore, of_a_file: 
     newest = recorded.all()[0]
     for path in sorted(newest.iterdir()):
         whole, sealed = path.read_bytes(), path.name == MANIFEST
-        for k in range(0, len(whole), 1 if sealed else max(len(whole) // of_a_file, 1)):
-            path.write_bytes(whole[:k] + bytes([whole[k] ^ 1 << k % 8]) + whole[k + 1 :])
-            assert damage(newest, thorough=not sealed), (path.name, k)
-            assert sealed or recorded.load(newest), "it is found as the file is read"
-        path.write_bytes(whole)
+        with path.open("r+b", buffering=0) as file:
+            for k in range(0, len(whole), 1 if sealed else max(len(whole) // of_a_file, 1)):
+                os.pwrite(file.fileno(), bytes([whole[k] ^ 1 << k % 8]), k)
+                assert damage(newest, thorough=not sealed), (path.name, k)
+                assert sealed or recorded.load(newest), "it is found as the file is read"
+                os.pwrite(file.fileno(), whole[k : k + 1], k)
     assert not damage(newest)
 
 

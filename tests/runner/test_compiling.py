@@ -62,7 +62,8 @@ def test_hooks_on_parameters_and_all_modules_fire_in_a_compiled_network(ran: Ran
 
 @pytest.mark.usefixtures("quickly")
 def test_a_module_hook_that_comes_late_is_called(trained: Trained) -> None:
-    assert "the late hook was called" in messages(trained(COMPILE, 'hooks.late={use="./upsets.py:Late"}'))
+    late = 'hooks.late={use="./upsets.py:Late"}'
+    assert "the late hook was called" in messages(trained(COMPILE, late, "run.max_epochs=1"))
 
 
 @pytest.mark.usefixtures("quickly")
@@ -87,7 +88,7 @@ def test_a_hook_removed_from_a_compiled_network_is_called_no_more(trained: Train
         f'{{use="./watchers.py:Probes", args={{file="{tmp_path / "notes"}"}}, modules=["head"], points=["{point}"]}}'
     )
     removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="probe", at=3}}'
-    trained(f"hooks.probe={probe}", removes, COMPILE)
+    trained(f"hooks.probe={probe}", removes, COMPILE, "run.max_epochs=1")
     assert [line.split()[2] for line in (tmp_path / "notes").read_text().splitlines()] == ["0", "1", "2"]
 
 

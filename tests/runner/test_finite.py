@@ -227,7 +227,7 @@ VAL = 'data.val={use="./loaders.py:%s", args={examples=40}, loader={batch_size=8
     [
         pytest.param((), id="the toy pipeline"),
         pytest.param((VAL % ("Clouds", 0),), id="a loader"),
-        pytest.param((VAL % ("Clouds", 2),), id="workers"),
+        pytest.param((VAL % ("Clouds", 1),), id="a worker"),
         pytest.param(('data.val={use="tests.sanity:validates"}',), id="batches"),
         pytest.param((VAL % ("NumbersWithPlace", 0),), id="a stream that keeps its place"),
         pytest.param((VAL % ("Numbers", 2),), id="a stream with workers"),

@@ -130,8 +130,7 @@ def test_a_file_named_like_a_module_of_the_standard_library_is_not_taken_for_it(
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     (tmp_path / "toy.toml").write_text((TOY.parents[1] / "pipelines" / "hello.toml").read_text())
     command = [sys.executable, "-P", "-m", "hookflow", "run", "toy.toml", "--ui", "plain"]  # as the installed command
-    draws = f'hooks.draws={{use="{TOY.parent}/offloaded.py:Draws", offload="process"}}'
-    command += ["--set=run.max_epochs=1", f"--set={draws}"]
+    command += ["--set=run.max_epochs=1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the wrong json" not in done.stdout + done.stderr

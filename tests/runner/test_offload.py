@@ -289,7 +289,11 @@ def test_a_hook_that_no_process_can_be_sent_is_refused(trained: Trained, hook: s
 
 
 @pytest.mark.usefixtures("interpreters")
-def test_a_process_imports_what_its_run_names(trained: Trained, tmp_path: Path) -> None:
+def test_a_process_imports_what_its_run_names_and_nothing_of_its_folder(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "other.py").write_text("import sys\nassert not sys.argv[0].endswith('hook_process.py')\n")
     refer("./other.py:sys", tmp_path, None)  # as another run of this Python process has done
     trained(WATCHES % (0, 'offload="process"'))

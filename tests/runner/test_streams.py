@@ -77,7 +77,7 @@ def test_it_goes_on_from_wherever_it_was_left(kind: type[Endless], section: dict
     whole = stream(kind(43), **section)
     expected = all_batches(whole, 3)
     close(whole)
-    for cut in range(1, len(expected), 10 if section.get("workers") else 1):
+    for cut in (11,) if section.get("workers") else range(1, len(expected)):
         first, again = stream(kind(43), **section), stream(kind(43), **section)
         epoch, index = divmod(cut, len(first))
         walk = (batch for k in range(3) for batch in first.epoch(k))
