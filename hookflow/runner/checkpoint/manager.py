@@ -208,7 +208,7 @@ class CheckpointManager:
         self._prepares = self._state.attention = writes and self._copy.reuse and self._keep is not None
 
     def look(self) -> None:
-        """Look, as the training begins, at what no checkpoint holds. Raises UserError for a state that none can."""
+        """Look at what no checkpoint holds. Raises UserError for a state that none can hold."""
         self._unsaved.look()
         if self._keep is not None:
             self.snapshot.check_states()

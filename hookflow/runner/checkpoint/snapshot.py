@@ -362,7 +362,10 @@ def _numbers_of(module: Any) -> Iterator[tuple[Any, Hashable]]:
 
 
 def _content(tensor: torch.Tensor) -> Hashable:
-    return of_tensor(tensor) if tensor.nbytes < 2**20 else mark(tensor)  # a large one, as a mask, as an object
+    with suppress(RuntimeError, NotImplementedError):  # of a tensor without contents
+        if tensor.nbytes < 2**20:  # a large one, as a mask, is compared as an object
+            return of_tensor(tensor)
+    return mark(tensor)
 
 
 @cache

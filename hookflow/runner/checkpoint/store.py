@@ -55,7 +55,6 @@ from hookflow.runner.checkpoint.shards import (
     leaves,
     mapped,
     naming_unreadable,
-    unreadable,
     with_contents,
     without_contents,
     write_shards,
@@ -298,9 +297,9 @@ class CheckpointStore:
             with ExitStack() as opened:
                 with naming_unreadable(state):
                     written = {name: self._write_file(aside / name, value, opened) for name, value in objects.items()}
+                    self._check_loads(aside, state)
                 for name, text in self._texts.items():
                     written[name] = self._write_file(aside / name, text.encode(), opened)
-                self._check_loads(aside, state)
                 files = {**files, **{name: file.facts() for name, file in written.items()}}
                 versions = {"hookflow": __version__, "torch": torch.__version__}
                 manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
@@ -317,7 +316,7 @@ class CheckpointStore:
     def _check_loads(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Load the written files as a resume does, if the state has types that were not loaded before.
 
-        Containers of other types are loaded each time. Raises TypeError with the entry that cannot be loaded.
+        Containers of other types are loaded each time. Raises TypeError where a file cannot be loaded.
         """
         kinds = {type(leaf) for _, leaf in leaves(dict(state))}
         if kinds <= self._loaded:
@@ -326,8 +325,7 @@ class CheckpointStore:
             try:
                 read_tensors(path, mmap=True)
             except UserError as error:
-                wrong = unreadable(dict(state)) or f" cannot be loaded again: {error}"
-                raise TypeError(f"checkpoint{wrong}") from None
+                raise TypeError(f"checkpoint cannot be loaded again: {error}") from None
         self._loaded |= kinds & {*PLAIN, torch.Tensor, torch.nn.Parameter}
 
     def _write_file(self, path: Path, content: Any, opened: ExitStack) -> _Digesting:
