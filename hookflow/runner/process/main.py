@@ -9,6 +9,7 @@ import faulthandler
 import gc
 import io
 import json
+import linecache
 import logging
 import os
 import re
@@ -23,7 +24,7 @@ from concurrent.futures import thread as executors
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import UserError
 from hookflow.events.now import DUMP
@@ -38,6 +39,9 @@ from hookflow.runner.process.signals import Rewind, Signals, Stop
 from hookflow.runner.process.state import RunState
 from hookflow.text import drop_unprinted, mask_streams, print_error
 from hookflow.user_code import explained
+
+if TYPE_CHECKING:
+    from hookflow.runner.process.attempt import Attempt
 
 OBJECTS = 5000
 """New objects after which Python collects garbage while a run is built; 700 else."""
@@ -140,10 +144,9 @@ def train(
             hold(run_dir)
             watch_parent(signals, launcher)
         with seldom_collected() as collect, _recording_warnings(recorder):
-            from hookflow.runner.process.attempt import Attempt
-
+            attempt = imported()
             built = True
-            make = partial(Attempt, run_dir, recorder, signals, ranks, allow_changed_hooks=allow_changed_hooks)
+            make = partial(attempt, run_dir, recorder, signals, ranks, allow_changed_hooks=allow_changed_hooks)
             back_to: Path | None = None
             while not signals.ignored:
                 if back_to:
@@ -309,13 +312,25 @@ def _tidy_up() -> None:
             stream.flush()
 
 
+def imported() -> "type[Attempt]":
+    """Import what trains, and forget the sources that torch's import leaves in Python's cache of lines: 3 MB."""
+    import torch
+
+    for file in [*linecache.cache]:
+        if file.startswith(str(Path(torch.__file__).parent)):
+            del linecache.cache[file]
+    from hookflow.runner.process.attempt import Attempt
+
+    return Attempt
+
+
 def stand_by(descriptor: int) -> list[str]:
     """Import torch, wait for a run, and return the arguments of its training; this is the process of a `Standby`.
 
     The process leaves where its parent ends without sending a run. Until then its output is in a temporary file.
     """
     with suppress(Exception):  # raised again and reported where the training imports it
-        import hookflow.runner.process.attempt  # noqa: F401
+        imported()
 
     with socket.socket(fileno=descriptor) as parent:
         message, descriptors, *_ = socket.recv_fds(parent, 1 << 20, 3)
