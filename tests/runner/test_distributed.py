@@ -18,11 +18,12 @@ from hookflow.hooks.checkpoint_files import _Metadata, read_weights
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.builder.build import choose_strategy, with_sync_batch_norm
+from hookflow.runner.builder.selectors import unmatched_units
 from hookflow.runner.data.loader_parts import BatchSharding
 from hookflow.runner.distributed.consensus import Consensus
-from hookflow.runner.distributed.fsdp import ranks_of_data, repeated_block, split_layers, units_of, unmatched_units
+from hookflow.runner.distributed.fsdp import repeated_block, split_layers, units_of
 from hookflow.runner.distributed.parallel import OWN, full_state, local_state
-from hookflow.runner.distributed.rendezvous import Ranks, backend_of, device_of
+from hookflow.runner.distributed.rendezvous import Ranks, backend_of, device_of, ranks_of_data
 from tests.conftest import TOY
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)

@@ -24,16 +24,14 @@ from hookflow.pipeline.load import Loaded, key_of, share_parameters, trained_by
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.pipeline.use import FOLDER, forget_files
 from hookflow.runner.builder.components import PARALLELIZE, Maker, Parts, find_makers
-from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups, shares
-from hookflow.runner.checkpoint.initial_weights import load_weights
+from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups, shares, unmatched_units
 from hookflow.runner.data.batches import DataContext
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.source import as_source, limit
 from hookflow.runner.data.workers import leave_garbage_to_this_process
 from hookflow.runner.dispatch.torch_hooks import wrong_parameters
-from hookflow.runner.distributed.fsdp import FSDP, ranks_of_data, unmatched_units, without_weights
 from hookflow.runner.distributed.parallel import DDP, OF_DDP, DDPAtStep, Strategy
-from hookflow.runner.distributed.rendezvous import ALONE, Ranks, device_of
+from hookflow.runner.distributed.rendezvous import ALONE, Ranks, device_of, ranks_of_data
 from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
 from hookflow.runner.precision import WHOLE, choose_precision
 from hookflow.runner.random_state import RNGStream, derive_seed, seed_everything
@@ -183,7 +181,11 @@ class _Builder:
             raise UserError(Problem(message, self.places.of(key)))
         make = partial(self._call, makers[key], self.pipeline.models[name].args, key)
         sharded = self.ranks.world > 1 and self.pipeline.distributed.strategy == "fsdp"
-        made = self._checked(key, without_weights(make, self.say) if sharded and self.ranks.rank else make(), nn.Module)
+        if sharded and self.ranks.rank:
+            from hookflow.runner.distributed.fsdp import without_weights  # which one process does without
+
+            make = partial(without_weights, make, self.say)
+        made = self._checked(key, make(), nn.Module)
         if self.ranks.world > 1 and self.pipeline.distributed.sync_batch_norm:
             made = with_sync_batch_norm(made, device, self.places.of("distributed.sync_batch_norm"))
         layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
@@ -197,6 +199,8 @@ class _Builder:
         hooks = self.pipeline.hooks.values()
         frozen_again = any(hook.use == "checkpoint" and ("frozen", False) in dict(hook.args).items() for hook in hooks)
         if weights is not None and (self.fresh or frozen_again):  # its checkpoints leave them out
+            from hookflow.runner.checkpoint.initial_weights import load_weights  # which few runs need
+
             loaded = load_weights(
                 model, weights, self.base, name, lambda at: self.places.of(f"{key}.weights.{at}"), self.say
             )
@@ -380,6 +384,8 @@ def choose_strategy(
             raise UserError(Problem(message, place(f"distributed.{key}"), "leave it out"))
         return DDPAtStep()
     if section.strategy == "fsdp":
+        from hookflow.runner.distributed.fsdp import FSDP  # which one process does without
+
         return FSDP(section, precision, say, parallelize)
     return DDP(section)
 

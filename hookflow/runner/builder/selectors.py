@@ -11,7 +11,7 @@ from hookflow.errors import Locate, Problem, UserError, Where, first_few, neares
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.tensors import class_names, named_parameters, no_match
 from hookflow.pipeline.components import OptimizerSection, ParamGroup
-from hookflow.pipeline.schema import TYPE
+from hookflow.pipeline.schema import TYPE, DistributedSection
 
 Picked = Mapping[int, Mapping[str, nn.Module]]
 """The modules that each binding inside the network fires at, by their names, by the binding's id."""
@@ -54,6 +54,14 @@ def no_module(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | N
     own = dict.fromkeys(type(module).__name__ for module in there.values())
     hint = nearest(kind.rpartition(":")[2], class_names(there.values())) or f"there are {first_few(own)}"
     return f'no module of the network is a "{kind}"', hint
+
+
+def unmatched_units(section: DistributedSection, network: nn.Module, place: Locate) -> Iterator[Problem]:
+    """Yield a problem for each entry of `distributed.units` that picks no module of the network."""
+    there = {name: module for name, module in network.named_modules() if name}
+    for k, entry in enumerate(section.units or ()):
+        if wrong := no_module(entry, there):
+            yield Problem(wrong[0], place(f"distributed.units.{k}"), wrong[1])
 
 
 def shares(

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.now import NOWHERE
@@ -13,7 +13,6 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import parsed
 from hookflow.hooks.base import Hook
-from hookflow.runner.dispatch.beside import Beside
 from hookflow.runner.dispatch.dispatcher import (
     Call,
     Dispatcher,
@@ -28,6 +27,9 @@ from hookflow.runner.dispatch.dispatcher import (
 from hookflow.runner.logging.timing import Rows
 from hookflow.runner.process.signals import Rewind
 from hookflow.runner.process.state import RunState
+
+if TYPE_CHECKING:
+    from hookflow.runner.dispatch.beside import Beside
 
 
 def can_be_generated(plan: Plan, point: Point, firings: Sequence[Firing]) -> bool:
@@ -188,7 +190,7 @@ class Engine:
         self.beside: Beside | None = None
 
     def bind(
-        self, run: object, wrap: Callable[[Binding, Call], Call] | None = None, beside: Beside | None = None
+        self, run: object, wrap: Callable[[Binding, Call], Call] | None = None, beside: "Beside | None" = None
     ) -> None:
         """Make every binding ready to be called with this run.
 

@@ -1,7 +1,7 @@
 """FSDP: models sharded over the ranks, of which rank 0 alone builds the weights."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import chain
@@ -19,23 +19,10 @@ from hookflow.errors import Locate, Problem, UserError, Where
 from hookflow.hooks.tensors import is_sharded, local, shard_like
 from hookflow.numbers import counted
 from hookflow.pipeline.schema import TYPE, DistributedSection
-from hookflow.runner.builder.selectors import modules_matching, no_module
+from hookflow.runner.builder.selectors import modules_matching
 from hookflow.runner.distributed.parallel import Parallel, broadcast
-from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.runner.precision import HALVES
 from hookflow.runner.random_state import random_state, set_random_state
-
-
-def ranks_of_data(section: DistributedSection, ranks: Ranks, place: Locate) -> Ranks:
-    """Return this process among those that share a batch: with `tensor_parallel`, neighbours have the same share.
-
-    Raises UserError when the ranks cannot be divided so.
-    """
-    together = section.tensor_parallel if ranks.world > 1 else 1
-    if ranks.world % together:
-        message = f"{ranks.world} ranks cannot be divided into groups of {together} that split layers"
-        raise UserError(Problem(message, place("distributed.tensor_parallel"), f"choose a divisor of {ranks.world}"))
-    return Ranks(ranks.rank // together, ranks.world // together, ranks.local)
 
 
 def without_weights(make: Callable[[], Any], say: Callable[..., None]) -> Any:
@@ -203,14 +190,6 @@ def split_layers(network: nn.Module, split: Callable[[], Any], where: Where) -> 
     }
     for fault in (fault for fault, is_so in faults.items() if is_so):
         raise UserError(Problem(f"distributed.parallelize {fault}", where))
-
-
-def unmatched_units(section: DistributedSection, network: nn.Module, place: Locate) -> Iterator[Problem]:
-    """Yield a problem for each entry of `distributed.units` that picks no module of the network."""
-    there = {name: module for name, module in network.named_modules() if name}
-    for k, entry in enumerate(section.units or ()):
-        if wrong := no_module(entry, there):
-            yield Problem(wrong[0], place(f"distributed.units.{k}"), wrong[1])
 
 
 def units_of(network: nn.Module, entries: Sequence[str]) -> list[nn.Module]:

@@ -188,6 +188,18 @@ def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
     dist.destroy_process_group()
 
 
+def ranks_of_data(section: DistributedSection, ranks: Ranks, place: Locate) -> Ranks:
+    """Return this process among those that share a batch: with `tensor_parallel`, neighbours have the same share.
+
+    Raises UserError when the ranks cannot be divided so.
+    """
+    together = section.tensor_parallel if ranks.world > 1 else 1
+    if ranks.world % together:
+        message = f"{ranks.world} ranks cannot be divided into groups of {together} that split layers"
+        raise UserError(Problem(message, place("distributed.tensor_parallel"), f"choose a divisor of {ranks.world}"))
+    return Ranks(ranks.rank // together, ranks.world // together, ranks.local)
+
+
 def backend_of(section: DistributedSection, device: torch.device, place: Locate) -> str:
     """Return the backend of the process group. Raises UserError when it does not fit the device."""
     if section.backend == "auto":

@@ -18,7 +18,6 @@ import torch
 
 from hookflow.errors import first_few
 from hookflow.graph.schedule import Measure
-from hookflow.hooks.builtin.predict import Predictions
 from hookflow.hooks.tensors import WeightedSum, evaluating
 from hookflow.pipeline.values import Interval
 from hookflow.runner.data.batches import in_set, sets_of, split_of
@@ -215,6 +214,8 @@ class Evaluation:
         prediction has one. There may be no targets, so the points of the split that offer outputs or metrics do not
         fire; those before them do. A hook at `after_predict_iter` may add columns.
         """
+        from hookflow.hooks.builtin.predict import Predictions  # which no training needs
+
         entered, predict = len(self.engine.arounds), self._inferred(predict)
         rows = Predictions("the task's predict has returned")
         split, fire = split_of(name), self.engine.fire

@@ -22,12 +22,10 @@ from hookflow.hooks.checkpoint_files import state_key
 from hookflow.hooks.tensors import is_oom, local
 from hookflow.pipeline.load import key_of
 from hookflow.runner.builder.components import Parts, layers
-from hookflow.runner.checkpoint.initial_weights import load_changes
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Adapt, Snapshot, Unsaved, completed
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.batches import sets_of, split_of
-from hookflow.runner.dispatch.beside import Beside
 from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.distributed.consensus import Consensus
 from hookflow.runner.distributed.parallel import load_model
@@ -49,6 +47,7 @@ from hookflow.runner.process.state import RunState
 from hookflow.user_code import only_showable
 
 if TYPE_CHECKING:
+    from hookflow.runner.dispatch.beside import Beside
     from hookflow.runner.observer import Observer
 
 COMPILED = "the network is compiled: its first iterations take much longer, here and when a batch has another shape"
@@ -287,6 +286,8 @@ class Trainer:
         self._parts.weights.clear()  # frees the host's memory
         if not weights:
             return
+        from hookflow.runner.checkpoint.initial_weights import load_changes  # which few runs need
+
         offered = {state_key("model", name): tree_map_only(Tensor, Tensor.clone, v) for name, v in weights.items()}
         self._engine.fire("after_load_checkpoint", offered)
         for name, state in weights.items():
@@ -303,9 +304,11 @@ class Trainer:
         again = f"To look into it: hookflow rerun {run_argument(folder)} --at {before} --with grad_norm"
         return " ".join([*diagnose(parts, self.state, self.run, step, batch), ways, again])
 
-    def _beside(self, plan: Plan) -> Beside | None:
+    def _beside(self, plan: Plan) -> "Beside | None":
         if not any(hook.queue for hook in plan.hooks):
             return None
+        from hookflow.runner.dispatch.beside import Beside  # which few runs need
+
         wake = partial(setattr, self.state, "attention", True)
         failed = self._engine.dispatcher.failed
         parts, snapshot = self._parts, partial(RunCopy, self.run)
