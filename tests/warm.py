@@ -4,6 +4,7 @@ import gc
 import json
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import typer.main
 
@@ -11,9 +12,11 @@ from hookflow.cli.app import app
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
+from hookflow.runner.process import main
 
 typer.main.get_command = cache(typer.main.get_command)  # type: ignore[assignment]
 typer.main.get_command(app)
 plan = compile_pipeline(load(Path(__file__).parents[1] / "pipelines" / "cifar.toml"))
 Plan.from_json(json.loads(json.dumps(plan.to_json())))
-gc.freeze()  # no process searches for garbage in what the server has
+gc.freeze()  # no process searches for garbage in what the server has, nor does a training that is done
+main.gc = SimpleNamespace(**{**vars(gc), "unfreeze": lambda: None})  # type: ignore[assignment]

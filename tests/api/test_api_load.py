@@ -12,6 +12,7 @@ import torch
 
 import hookflow
 from hookflow.api.recorded import RecordedRun
+from hookflow.events.rundir import RunDir
 from tests.conftest import TOY
 from tests.toy import Net
 
@@ -112,10 +113,9 @@ def test_these_are_the_public_names() -> None:
         hookflow.tain  # noqa: B018
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
-    runs = tmp_path_factory.mktemp("recorded") / "runs"
-    return hookflow.train(hookflow.load(TOY, {"run.threads": 1}), "none", runs=runs)
+@pytest.fixture
+def run(left_alone: RunDir) -> RecordedRun:
+    return hookflow.load_run(left_alone.path)
 
 
 def test_a_run_is_found_by_what_it_is_called(run: RecordedRun, tmp_path: Path) -> None:

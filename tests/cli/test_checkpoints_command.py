@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -175,10 +176,19 @@ def newest() -> RunDir:
     return all_runs(Path("runs"))[0]
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a pipeline, and a run of it that has ended."""
+    folder = tmp_path_factory.mktemp("forks")
+    (folder / "p.toml").write_text(FILE)
+    run_here("p.toml", "--set", "run.seed=5", cwd=folder, code=0)
+    return folder
+
+
 @pytest.fixture
-def parent(here: Path) -> RunDir:
-    Path("p.toml").write_text(FILE)
-    assert run_here("p.toml", "--set", "run.seed=5", cwd=here).returncode == 0
+def parent(begun: Path, here: Path) -> RunDir:
+    """A copy of that run, in the current folder."""
+    shutil.copytree(begun, here, symlinks=True, dirs_exist_ok=True)
     return newest()
 
 
@@ -202,15 +212,9 @@ def test_a_fork_is_shown_with_its_parent(parent: RunDir) -> None:
     data = json.loads(invoke("compare", parent.id, child.id, "--format", "json", code=1))
     assert data["parents"] == [None, child.parent()._asdict()]  # type: ignore[union-attr]
     assert re.search(rf"forked from +{parent.id}:it00000010 \(iteration 10\)", invoke("show", child.id))
-
-
-def test_a_run_with_forks_is_not_deleted_alone(parent: RunDir) -> None:
-    fork(f"{parent.id}:it00000010")
-    child = newest()
-    assert f"the run {parent.id} has forks: {child.id}\n    delete these, too, or none" in refused(
-        "rm", parent.id, "-y"
-    )
-    invoke("rm", parent.id, child.id, "--yes")
+    alone = refused("rm", parent.id, "-y")
+    assert f"the run {parent.id} has forks: {child.id}\n    delete these, too, or none" in alone
+    invoke("rm", parent.id, child.id, third.id, "--yes")
     assert not all_runs(Path("runs"))
 
 

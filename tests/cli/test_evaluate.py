@@ -1,7 +1,7 @@
 """`hookflow val`, `test`, `predict` and `run --dry-run`: what exists is evaluated or tried, and nothing changes."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -14,13 +14,11 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.predict import WRITERS, Predictions
 from tests.cli.conftest import invoke, refused
-from tests.conftest import TOY, NewRun, hookflow, hookflow_here, records, wait_for
+from tests.conftest import TOY, NewRun, Train, hookflow, hookflow_here, records, wait_for
 from tests.faults.disk import Disk
 from tests.golden_files import check_golden
 from tests.runner.same import final_state
 from tests.toy import Net, Points
-
-Train = Callable[..., int]
 
 
 def as_json(*arguments: str) -> dict[str, Any]:

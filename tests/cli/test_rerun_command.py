@@ -192,7 +192,7 @@ def test_a_loss_that_is_not_finite_names_a_command_that_works(folder: Path) -> N
 
 
 def test_the_batch_is_saved_and_keys_are_set(folder: Path) -> None:
-    run = trained(DATA, "run.accumulate=2", "run.max_epochs=2")
+    run = trained(RANKS, "run.accumulate=2", "run.max_epochs=2")
     shown = rerun(run.id, "--at", "4", "--for", "2", "--save-batch", "batch.pt", "--set", "run.detect_anomaly=true")
     assert "to the bit" in shown
     first, second = torch.load("batch.pt", weights_only=True)

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,8 @@ from hookflow.runner.checkpoint.resume_rules import RULES, May, rule_of
 from hookflow.runner.process.launch import claim, new_run
 from hookflow.service.runs import recorded_plan
 from tests.cli.conftest import SMALL
-from tests.conftest import TESTS, hookflow_here, records
+from tests.conftest import TESTS, Train, hookflow_here, records
 
-Train = Callable[..., int]
 DOCS = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
 
 

@@ -36,6 +36,7 @@ from tests.conftest import records
 from tests.golden_files import check_cases, check_golden
 from tests.limits import LIMIT
 from tests.monitor.fake_run import BEGAN, append, end, make, make_several, record
+from tests.processes import Spawned
 
 
 @pytest.fixture
@@ -205,7 +206,7 @@ def test_a_run_that_lives_is_not_deleted_and_neither_are_the_others(several: lis
 def test_it_asks_on_a_terminal(several: list[RunDir], answer: bytes, stays: bool) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "hookflow", "rm", several[0].id]
-    child = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = Spawned(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     os.close(theirs)
     os.write(ours, answer)
     printed, errors = child.communicate(timeout=LIMIT)
