@@ -268,14 +268,14 @@ def test_a_throttled_hook_is_marked_and_its_page_says_how_often_it_fires(scene: 
     assert wanted in " ".join(drawn(shown, 120, 40).replace("│", " ").split())
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_the_page_of_a_checkpoint(scene: At, width: int, height: int) -> None:
+def test_the_page_of_a_checkpoint(scene: At) -> None:
     shown = scene()
     shown.view.page = "event"
     saved = shown.state.checkpoints[-1]
     shown.view.event = next(entry.number for entry in shown.state.journal if entry.detail == saved["path"])
     shown.kept = {"ep0004.pt": ["model.pt", "model_ema.pt"]}
-    check_golden(f"monitor/checkpoint-{width}x{height}.txt", drawn(shown, width, height))
+    for width, height in SIZES:
+        check_golden(f"monitor/checkpoint-{width}x{height}.txt", drawn(shown, width, height))
     shown.kept = {"ep0004.pt": ["__0_0.distcp", "__1_0.distcp"]}
     shards = drawn(shown, 120, 40)
     assert "__0_0.distcp, __1_0.distcp" in shards and 'weights = "<path>"   under' in shards
