@@ -71,7 +71,7 @@ def test_what_is_not_there_is_named_and_a_hook_that_raises_ends_it(run: RunDir, 
     assert refused("predict", run.path, "--out", out) == f"{out}: cannot be written: Is a directory"
     assert '\n    --split: did you mean "test"?' in refused("predict", run.path, "--split", "tset")
     other = refused("val", run.path, "--set", "model.args.width=3")
-    assert "the model and the optimizer must be those of the checkpoint" in other and "a run continues" not in other
+    assert "model and optimizer must be those of the checkpoint" in other and "a run continues" not in other
     bad = 'hooks.bad={use="./watchers.py:Fails", args={place="after_test_iter"}}'
     invoke("test", run.path, "--set", bad, code=1)
 
