@@ -105,3 +105,17 @@ class Watches:
     def after_train(self) -> None:
         sys.setprofile(None)
         self.file.write_text("\n".join(sorted(self.called)))
+
+
+class LogsAlone:
+    """Logs a number on the first rank, and on no other."""
+
+    ranks = "zero"
+
+    def after_train_iter(self, run: Any) -> None:
+        run.log("alone", float(run.iter))
+
+
+class Says:
+    def on_log(self, run: Any, name: str, value: Any) -> None:
+        run.say(f"{name} {float(value)}")

@@ -176,9 +176,9 @@ WATCHES = 'hooks.watches={use="../offloaded.py:Watches", args={wait=%s}, %s}'
 
 
 def test_offloaded_hooks_leave_the_weights_as_they_are_to_the_bit(ranks_trained: NewClouds) -> None:
-    here = ranks_trained(WATCHES % (0, "every=1"))
-    beside = ranks_trained(WATCHES % (0.003, "offload=true, queue=3"))
-    process = ranks_trained(WATCHES % (0, 'offload="process"'))
+    here = ranks_trained(*SHORT, WATCHES % (0, "every=1"))
+    beside = ranks_trained(*SHORT, WATCHES % (0.003, "offload=true, queue=3"))
+    process = ranks_trained(*SHORT, WATCHES % (0, 'offload="process"'))
     for run_dir in (beside, process):
         assert_same(final_state(here)["model"], final_state(run_dir)["model"])
     for rank in (0, 1):

@@ -371,13 +371,13 @@ def new_detection(new_run: NewRun) -> NewRun:
 )
 def test_lists_weigh_by_examples(new_detection: NewRun, train_here: Callable[..., int], overrides: list[str]) -> None:
     """The last batch of three examples is not shared evenly."""
-    alone, together = new_detection(*overrides), new_detection(*overrides)
+    alone, together = (new_detection(*overrides, "run.max_epochs=1") for _ in range(2))
     assert train_here(alone) == 0
     assert carry_out(together, 2) == [0, 0], printed(together, 0)
     assert_alike(alone, together, "model")
     if not any("accumulate" in override for override in overrides):
         for rank, last in enumerate((2, 1)):
-            assert messages_of(together, rank, "size") == [f"size {size}" for size in (5, 5, 5, 5, last)] * 2
+            assert messages_of(together, rank, "size") == [f"size {size}" for size in (5, 5, 5, 5, last)]
 
 
 def test_over_ranks_it_must_be_known(new_detection: NewRun) -> None:

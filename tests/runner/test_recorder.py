@@ -440,22 +440,10 @@ def test_a_stop_asked_for_there_is_granted_after_the_iteration(trained: Trained)
     assert (end["it"], end["status"], end["reason"]) == (3, "finished", "heard enough")
 
 
-class LogsAlone:
-    ranks = "zero"
-
-    def after_train_iter(self, run: Any) -> None:
-        run.log("alone", float(run.iter))
-
-
-class Says:
-    def on_log(self, run: Any, name: str, value: Any) -> None:
-        run.say(f"{name} {float(value)}")
-
-
 def test_a_rank_that_logs_alone_waits_for_no_other(new_run: NewRun) -> None:
     """A condition there looks at its own numbers: asking the others would hang."""
-    alone = 'hooks.alone={use="tests.runner.test_recorder:LogsAlone"}'
-    says = 'hooks.says={use="tests.runner.test_recorder:Says", when="alone > 4"}'
+    alone = 'hooks.alone={use="tests.loggers:LogsAlone"}'
+    says = 'hooks.says={use="tests.loggers:Says", when="alone > 4"}'
     off = [f"hooks.{name}.enabled=false" for name in ("log", "ema", "clip")]
     run_dir = new_run(alone, says, *off, "run.max_epochs=1", pipeline=CLOUDS)
     assert carry_out(run_dir, 2) == [0, 0]

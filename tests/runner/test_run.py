@@ -188,7 +188,7 @@ BY_TRAINING = (
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_accuracy_of_an_epoch_is_pytorch_s(trained: Trained, accumulate: int) -> None:
+def test_the_accuracy_of_an_epoch_is_pytorch_s(left_alone: RunDir, trained: Trained, accumulate: int) -> None:
     off = ("hooks.clip.enabled=false", *OFF)
     run_dir = trained(NET, COUNTS, *off, "run.max_epochs=2", f"run.accumulate={accumulate}", "run.val_every='3it'")
     net, data = Fixed(), Points(0, torch.device("cpu"))
@@ -206,10 +206,7 @@ def test_the_accuracy_of_an_epoch_is_pytorch_s(trained: Trained, accumulate: int
             optimizer.step()
         expected.append(right / 40)
     assert list(logged(run_dir, "train/accuracy").values()) == expected
-
-
-def test_without_stages_the_training_counts_nothing(left_alone: RunDir) -> None:
-    assert not logged(left_alone, "train/accuracy")
+    assert not logged(left_alone, "train/accuracy"), "without stages the training counts nothing"
 
 
 def test_the_count_and_an_added_head_are_there_after_a_kill_in_the_middle_of_an_epoch(resumes_alike: NewRun) -> None:
