@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hookflow.events.now import NOWHERE
 from hookflow.events.packing import bin_of
+from hookflow.errors import UserError
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS, Point
 from hookflow.runner.dispatch import dispatcher
@@ -165,7 +166,7 @@ def test_a_generator_must_yield_once() -> None:
 
     bench = Bench({"twice": Twice()}, *around("twice"))
     bench.fire("before_val")
-    with pytest.raises(RuntimeError, match="didn't stop"):
+    with pytest.raises(UserError, match="around_val yields a second time, and must yield once"):
         bench.fire("after_val", {})
 
 
