@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hookflow.errors import UserError
 from hookflow.events.now import NOWHERE
 from hookflow.events.packing import bin_of
-from hookflow.errors import UserError
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS, Point
 from hookflow.runner.dispatch import dispatcher
