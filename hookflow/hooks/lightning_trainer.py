@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.mmengine_runner import Checkpoint as MMEngineCheckpoint
-from hookflow.hooks.mmengine_runner import View
+from hookflow.hooks.mmengine_runner import DataLoader, View
 
 if TYPE_CHECKING:
     import torch
@@ -265,10 +265,13 @@ class Trainer(View):
     max_steps = property(lambda self: self.run.max_iters)
     num_training_batches = property(lambda self: self.run.iters_per_epoch)
     optimizers = property(lambda self: [*self.run.optimizers.values()])
-    train_dataloader = property(lambda self: self.run.data["train"].loader)
-    val_dataloaders = property(lambda self: self.run.data["val"].loader)
+    train_dataloader = property(lambda self: self._dataloader("train"))
+    val_dataloaders = property(lambda self: self._dataloader("val"))
     enable_validation = property(lambda self: "val" in self.run.data)
     num_val_batches = property(lambda self: [len(self.run.data["val"])] if self.enable_validation else [])
+
+    def _dataloader(self, split: str) -> Any:
+        return getattr(self.run.data[split], "loader", None) or DataLoader(self, split)  # without workers there is none
 
     @property
     def should_stop(self) -> bool:

@@ -151,11 +151,11 @@ class Checkpoint(MutableMapping[str, Any]):
 
 
 class DataLoader(View):
-    """The data of a split, as MMEngine's hooks use a dataloader. The batches that it yields are beside the training."""
+    """The data of a split, as hooks use a dataloader. The batches that it yields are beside the training."""
 
-    shown = "a dataloader of MMEngine"
+    shown = "a dataloader"
 
-    def __init__(self, runner: "Runner", split: str) -> None:
+    def __init__(self, runner: Any, split: str) -> None:
         self._runner, self._split = runner, split
         self._source: Any = runner.run.data[split]
         self.batch_size = self._source.info["batch_size"] or None
