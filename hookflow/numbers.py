@@ -93,6 +93,11 @@ def rough(value: float) -> str:
     return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
+def speed(per_s: float) -> str:
+    """Return iterations per second; of slower ones the seconds of an iteration."""
+    return f"{1 / per_s:.1f} s/it" if 0 < per_s < 0.95 else f"{per_s:.1f} it/s"
+
+
 def factor(value: float) -> str:
     """Return how many times as much; of less than a tenth the hundredths, too."""
     return f"×{value:.2f}" if value < 0.095 else f"×{rough(value)}"

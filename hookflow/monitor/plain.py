@@ -29,7 +29,7 @@ from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import INKS
 from hookflow.monitor.summary import metrics_table, print_summary, summary
-from hookflow.numbers import clock, counted, lasting, many, number, one_line, out_of, span
+from hookflow.numbers import clock, counted, lasting, many, number, one_line, out_of, span, speed
 from hookflow.text import ESCAPE, printable
 
 
@@ -118,7 +118,7 @@ def bars(state: RunState) -> Iterator[Bar]:
         return tuple(f"{printable(name)} {number(value)}" for name, value in numbers[:3])
 
     pace, per_epoch = Pace.of(state), state.run["iters_per_epoch"]
-    per_s = f"{pace.iters_per_s:.1f} it/s" if pace.iters_per_s else ""
+    per_s = speed(pace.iters_per_s) if pace.iters_per_s else ""
     facts = (per_s, span(state.elapsed), f"ETA {pace.left}" if pace.left else "")
     latest = described([(name, state.scalars[name].last) for name in state.scalar_names])
     yield Bar("paused" if state.stage == "paused" else "train", state.it, state.total_iters, facts, latest)
@@ -385,7 +385,7 @@ class _Printer:
         facts += [f"{name} {number(state.scalars[name].last)}" for name in names[:SCALARS]]
         facts += [f"({len(names) - SCALARS} more)"] * (len(names) > SCALARS)
         if pace.iters_per_s and not self._sheet.has_bars:  # a run may be over before an iteration is timed
-            facts.append(f"{pace.iters_per_s:.1f} it/s")
+            facts.append(speed(pace.iters_per_s))
             facts += [f"{many(pace.samples_per_s)} samples/s"] * bool(pace.samples_per_s)  # else it is unknown
             facts += [f"ETA {pace.left}"] if pace.left else []
             facts += [word] if (word := bottleneck(state, pace)) != "compute-bound" else []

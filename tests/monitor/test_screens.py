@@ -22,7 +22,7 @@ from hookflow.monitor.panels.hooks import anatomy_lines
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import row
 from hookflow.monitor.view import Scene, View
-from hookflow.numbers import aligned, counted, number
+from hookflow.numbers import aligned, counted, number, speed
 from hookflow.text import fit_name
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At
@@ -347,6 +347,7 @@ def test_numbers_are_short_and_of_one_width() -> None:
     ]  # fmt: skip
     assert {len(aligned(10.0**exponent)) for exponent in range(-3, 300)} == {8}
     assert math.isfinite(float(aligned(1e300).split()[0]))
+    assert [speed(each) for each in (0.0, 0.033, 0.96, 12.0)] == ["0.0 it/s", "30.3 s/it", "1.0 it/s", "12.0 it/s"]
 
 
 MAX = sys.float_info.max

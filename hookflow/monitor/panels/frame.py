@@ -10,7 +10,7 @@ from hookflow.monitor.keys import PANELS, current, footer_keys, panels
 from hookflow.monitor.panels.runs import OF_A_RUN
 from hookflow.monitor.style import CONDITION_STYLES, Part, bar, boxed, cells, row, spread
 from hookflow.monitor.view import Scene, ways_back
-from hookflow.numbers import age, many, number, out_of, span
+from hookflow.numbers import age, many, number, out_of, span, speed
 from hookflow.text import wrapped
 
 LEAST = 8
@@ -60,10 +60,10 @@ def progress(scene: Scene, width: int) -> Strip:
     done = state.it / state.total_iters if state.total_iters else 0.0
     is_now = scene.health.condition in ("running", "paused")  # else the pace says nothing of now
     eta = (is_now and pace.left) or "–"
-    speed: list[Part] = [f"{pace.iters_per_s:6.1f} it/s", "  "]
+    rates: list[Part] = [f"{speed(pace.iters_per_s):>11}", "  "]
     if width >= 100:
         unknown = pace.iters_per_s and not pace.samples_per_s  # the number of examples in a batch is unknown
-        speed += [f"{'–' if unknown else many(pace.samples_per_s):>5} samples/s", "  "]
+        rates += [f"{'–' if unknown else many(pace.samples_per_s):>5} samples/s", "  "]
     over = state.end or scene.health.over
     left_over: list[Part] = [] if over else [("ETA ", "dim"), (f"{eta:>10} ", "strong")]
     word = "epoch" if width >= 76 else "ep"
@@ -75,7 +75,7 @@ def progress(scene: Scene, width: int) -> Strip:
     known = batch in ("train", "val", "test") and state.batches > 0  # the first frame may come before the first batch
     if known:
         batch = f"{part if batch == 'train' else batch:{len(part)}} {_right(state.batch, state.batches)}"
-    right = speed + left_over
+    right = rates + left_over
     if len(f" {whole}  100%  {batch} ") + cells(*right) > width:  # numbers are shown whole, or not at all
         right = left_over
     if len(f" {whole}  100%  {batch} ") + cells(*right) > width:
