@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
@@ -93,16 +93,14 @@ Entry = tuple[int, int, Sequence[Any]]
 
 
 class Lately:
-    """The entries of the last WINDOW seconds, and their sum."""
+    """The entries of the last WINDOW seconds. They stay packed until `since` counts those that have come."""
 
     def __init__(self) -> None:
         self.entries: deque[Entry] = deque()
-        self._sums = Firings()  # the longest may be unknown: 0
+        self._counted, self._sums = 0, Firings()  # the first entries, so many of them; the longest may be unknown: 0
 
     def add(self, new: Entry) -> None:
         self.entries.append(new)
-        count, total, longest, _, bins = new[2]
-        self._sums.add(count, total, longest, bins)
         while not new[0] - WINDOW < self.entries[0][0] <= new[0]:  # it is later where the clock was set back
             self._forget()
 
@@ -111,23 +109,30 @@ class Lately:
         while self.entries and self.entries[0][0] <= second:
             self._forget()
         self._sums.longest = self._sums.longest or max((entry[2] for *_, entry in self.entries), default=0)
+        for _, _, (count, total, longest, _, bins) in islice(self.entries, self._counted, None):
+            self._sums.add(count, total, longest, bins)
+        self._counted = len(self.entries)
         return self._sums
 
     def _forget(self) -> None:
         *_, (count, total, longest, _, bins) = self.entries.popleft()
-        self._sums.take(count, total, longest, bins)
+        if self._counted:
+            self._counted -= 1
+            self._sums.take(count, total, longest, bins)
 
 
 class Timing:
-    """The firings of the whole attempt."""
+    """The firings of the whole attempt. Entries are counted when they are needed, or when many of them wait."""
+
+    MANY = 64
 
     def __init__(self) -> None:
         self.last = 0
         """The ns of the newest firing."""
-        self.slower: Slower | None = None
-        """Since when it takes longer; None while it does not."""
         self._recent = Lately()
+        self._new: list[Entry] = []  # those of them, and of before, that are not counted yet
         self._whole = Firings()
+        self._slower: Slower | None = None
         self._clock = self._it = self._fired = self._spent = 0  # the second that is counted, and its first iteration
         self._means: deque[tuple[int, float]] = deque()  # the last RECENT seconds: first iteration, mean ns
         self._past: Counter[int] = Counter()  # the seconds before them, by the bin of their mean
@@ -139,15 +144,26 @@ class Timing:
 
         Without a firing, the total is the time that its trigger took.
         """
-        clock, (count, total, longest, self.last, bins) = int(t), entry
-        self._recent.add((clock, it, entry))
-        if clock != self._clock:
-            if self._fired:
-                self._judge(self._it, self._spent / self._fired)
-            self._clock, self._it, self._fired, self._spent = clock, it, 0, 0
-        self._fired += count
-        self._spent += total
-        self._whole.add(count, total, longest, bins)
+        new = int(t), it, entry
+        self.last = entry[3]
+        self._recent.add(new)
+        self._new.append(new)
+        if len(self._new) >= self.MANY:
+            self._counted()
+
+    def _counted(self) -> Firings:
+        """Count what is new, and return the firings of the whole attempt."""
+        whole = self._whole
+        for clock, it, (count, total, longest, _, bins) in self._new:
+            if clock != self._clock:
+                if self._fired:
+                    self._judge(self._it, self._spent / self._fired)
+                self._clock, self._it, self._fired, self._spent = clock, it, 0, 0
+            self._fired += count
+            self._spent += total
+            whole.add(count, total, longest, bins)
+        self._new.clear()
+        return whole
 
     def _judge(self, it: int, mean: float) -> None:
         """Compare the last seconds with those before them, by medians, in which spikes weigh nothing."""
@@ -155,27 +171,33 @@ class Timing:
         if len(self._means) > RECENT:
             self._past[bin_of(round(self._means.popleft()[1]))] += 1
             self._seconds += 1
-            if not self.slower and self._seconds >= self._due:
+            if not self._slower and self._seconds >= self._due:
                 self._usual = percentile(self._past, 0.5)
                 self._due = self._seconds + max(RECENT, self._seconds // 10)
         limit = SLOWER * self._usual
-        if self._usual and (self.slower or mean > limit):
+        if self._usual and (self._slower or mean > limit):
             ns = median(mean for _, mean in self._means)
-            since = self.slower.it if self.slower else next(it for it, mean in self._means if mean > limit)
-            self.slower = Slower(since, ns, self._usual) if ns > limit else None
+            since = self._slower.it if self._slower else next(it for it, mean in self._means if mean > limit)
+            self._slower = Slower(since, ns, self._usual) if ns > limit else None
 
     @property
     def count(self) -> int:
-        return self._whole.count
+        return self._counted().count
 
     @property
     def total(self) -> int:
         """The ns of all firings."""
-        return self._whole.total
+        return self._counted().total
+
+    @property
+    def slower(self) -> Slower | None:
+        """Since when it takes longer; None while it does not."""
+        self._counted()
+        return self._slower
 
     def firings(self, since: float = -math.inf) -> Firings:
         """Return the firings of the whole attempt, or since a moment of the last WINDOW seconds."""
-        return self._whole if since == -math.inf else self._recent.since(math.floor(since))
+        return self._counted() if since == -math.inf else self._recent.since(math.floor(since))
 
     def spent(self, since: float) -> int:
         """Return the nanoseconds since a moment of the last WINDOW seconds."""

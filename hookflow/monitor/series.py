@@ -65,6 +65,27 @@ class Series:
         if len(self.its) > self.LIMIT:
             self._merge()
 
+    def extend(self, its: Sequence[int], values: Sequence[float]) -> None:
+        """Add values in their order, as `add` does one by one, but for the rounding of means."""
+        if not math.isfinite(sum(values)):
+            for it, value in zip(its, values, strict=True):
+                self.add(it, value)
+            return
+        at = 0
+        while at < len(values):
+            room = self._stride - self._count
+            if not (self.its and room):
+                self.add(its[at], values[at])
+                at += 1
+                continue
+            part = values[at : at + room]
+            at += len(part)
+            self._count += len(part)
+            self.its[-1], self.last, low, high = its[at - 1], part[-1], min(part), max(part)
+            self._means[-1] += (sum(part) - len(part) * self._means[-1]) / self._count
+            self._lows[-1], self.highs[-1] = min(self._lows[-1], low), max(self.highs[-1], high)
+            self.low, self.high = min(self.low, low), max(self.high, high)
+
     def _merge(self) -> None:
         self._stride *= 2
         self.its = array("q", [*self.its[1::2], self.its[-1]])

@@ -299,10 +299,12 @@ class RunState:
 
     def _on_scalars(self, record: records.Scalars) -> None:
         for name, its, values in series(record):
-            scalar = self.scalars.setdefault(name, Series())
-            for it, value in zip(its, values, strict=True):
-                scalar.add(it, value)
-                self._check_finite(record, name, value, it)
+            if name not in self.scalars:
+                self.scalars[name] = Series()
+            self.scalars[name].extend(its, values)
+            if not math.isfinite(sum(values)):
+                for it, value in zip(its, values, strict=True):
+                    self._check_finite(record, name, value, it)
 
     def _on_metrics(self, record: records.Metrics) -> None:
         self.moved = record["t"]

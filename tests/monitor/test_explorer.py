@@ -201,6 +201,22 @@ def test_a_mean_hides_no_spike() -> None:
     assert series.its[-1] <= 60_000
 
 
+@pytest.mark.parametrize("broken", [(), (700, 1501)], ids=["finite", "broken"])
+def test_values_that_come_together_are_those_that_come_alone(broken: tuple[int, ...]) -> None:
+    chance, together, alone = random.Random(0), Series(), Series()
+    values = [math.inf if it in broken else chance.gauss(0, 1) for it in range(5000)]
+    at = 0
+    while at < len(values):
+        to = min(at + chance.randint(1, 300), len(values))
+        together.extend(range(at, to), values[at:to])
+        at = to
+    for it, value in enumerate(values):
+        alone.add(it, value)
+    assert [*together] == [(it, pytest.approx(mean)) for it, mean in alone]
+    assert (together.low, together.high, together.last) == (alone.low, alone.high, alone.last)
+    assert (together._lows, together.highs, together.broken) == (alone._lows, alone.highs, alone.broken)
+
+
 def test_a_series_is_small_has_what_is_not_finite_and_is_smoothed_without_bias() -> None:
     series = Series()
     for it in range(10 * Series.LIMIT):
