@@ -36,7 +36,7 @@ from hookflow.runner.random_state import random_state, set_random_state
 from hookflow.runner.run_tensors import GENERATORS, OPAQUE, mark, of_tensor
 from hookflow.user_code import only_showable
 
-OTHER = "once after_load_checkpoint has fired, model and optimizer must be those of the checkpoint, or start a new run"
+OTHER = "model and optimizer must be those of the checkpoint once after_load_checkpoint has fired; else start a new run"
 
 Adapt = Callable[[dict[str, Any]], dict[str, Any]]
 """Returns what a fork takes over of a saved state."""
