@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import update_wrapper
 from inspect import signature
 from math import inf
 from operator import itemgetter
@@ -91,16 +91,17 @@ class Firing:
         self.due = due_in_iteration
 
 
-def watched(watch: Callable[..., object], method: Callable[..., object], due: Due | None) -> Callable[..., object]:
-    """Return a method to call at every visit, which calls `watch`, and then the method if it is due."""
+class Watched:
+    """A method to call at every visit: it calls `watch`, and then `method` if that is due, with the same arguments."""
 
-    @wraps(method)
-    def both(*offered: Any, **named: Any) -> None:
-        watch(*offered, **named)
-        if due is None or due():
-            method(*offered, **named)
+    def __init__(self, watch: Callable[..., object], method: Callable[..., object], gate: Gate | None) -> None:
+        update_wrapper(self, method)  # for its signature
+        self.watch, self.method, self.gate = watch, method, gate
 
-    return both
+    def __call__(self, *offered: Any, **named: Any) -> None:
+        self.watch(*offered, **named)
+        if self.gate is None or self.gate():
+            self.method(*offered, **named)
 
 
 def by_position(method: Callable[..., object], takes: tuple[str, ...]) -> bool:

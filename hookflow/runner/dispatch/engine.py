@@ -20,9 +20,9 @@ from hookflow.runner.dispatch.dispatcher import (
     Firing,
     Gate,
     Off,
+    Watched,
     adapt,
     by_position,
-    watched,
 )
 from hookflow.runner.logging.timing import Rows
 from hookflow.runner.process.signals import Rewind
@@ -53,8 +53,11 @@ def generate(point: Point, firings: Sequence[Firing], dispatcher: Dispatcher, st
     names |= {"_failed": dispatcher.failed, "_here": here.binding, "_ids": here.ids, "_times": here.times}
     names |= {"_rows": rows, "_pack": rows.pack, "_end": rows.end}
     for firing in firings:
-        id_ = firing.binding.id
-        names |= {f"_method{id_}": firing.method, f"_binding{id_}": firing.binding, f"_gate{id_}": firing.gate}
+        id_, method = firing.binding.id, firing.method
+        if isinstance(method, Watched):
+            names |= {f"_watch{id_}": method.watch, f"_due{id_}": method.gate}
+            method = method.method
+        names |= {f"_method{id_}": method, f"_binding{id_}": firing.binding, f"_gate{id_}": firing.gate}
     source = "\n".join(_lines(point, firings, rows))
     file = f"{__file__}:{point.name}"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # for tracebacks
@@ -71,7 +74,7 @@ def _lines(point: Point, firings: Sequence[Firing], rows: Rows) -> Iterator[str]
         if firing.gate is None:
             yield from _call(firing, k, "    ")
         else:
-            yield f"    if _state.iter >= _gate{firing.binding.id}.next and _gate{firing.binding.id}():"
+            yield f"    if {_opens(f'_gate{firing.binding.id}')}:"
             yield from _call(firing, k, "        ")
             yield "    else:"
             yield f"        _t{k + 1} = _t{k}"
@@ -89,13 +92,21 @@ def _call(firing: Firing, k: int, indent: str) -> Iterator[str]:
     provided = {name: "_run" if name == "run" else name for name in takes}
     positional = by_position(firing.method, takes)
     arguments = ", ".join(value if positional else f"{name}={value}" for name, value in provided.items())
+    call = f"_method{id_}({arguments})"
     yield f"{indent}_times[0] = _t{k}"
     yield f"{indent}_here[0] = _ids[0] = {id_}"
     yield f"{indent}try:"
-    yield f"{indent}    _method{id_}({arguments})"
+    if isinstance(firing.method, Watched):
+        yield f"{indent}    _watch{id_}({arguments})"
+        call = f"if {_opens(f'_due{id_}')}: {call}" if firing.method.gate else call
+    yield f"{indent}    {call}"
     yield f"{indent}except BaseException as _error:"
     yield f"{indent}    _failed(_binding{id_}, _error)"
     yield f"{indent}_t{k + 1} = _clock()"
+
+
+def _opens(gate: str) -> str:
+    return f"_state.iter >= {gate}.next and {gate}()"
 
 
 class Arounds:
@@ -241,7 +252,7 @@ class Engine:
             method = self.beside.method(binding, method)
         gate = self._gates.get(binding.id)
         if isinstance(hook, Hook) and (watch := hook.watches.get(binding.method)):
-            method, gate = watched(getattr(hook, watch), method, gate), None
+            method, gate = Watched(getattr(hook, watch), method, gate), None
         if gate is None and planned.on_error == "disable":
             gate = Gate()
         due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
