@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FILES = {path: path.read_text("utf-8") for path in sorted((ROOT / "hookflow").rglob("*.py"))}
 MOST_FILES = 230
-MOST_LINES = 53_122
+MOST_LINES = 53_134
 MOST_TEST_LINES = 40_459
 MOST_PARAMETERS = 8
 """Of a constructor, built-in hooks aside: their arguments are those of a table in the pipeline."""
