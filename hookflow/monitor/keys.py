@@ -155,7 +155,7 @@ def _hide(scene: Scene) -> str | Notice:
 
 
 def _resize(rows: int, scene: Scene) -> str | Notice:
-    """Give the lower panels of the dashboard rows of the graph, or of the hooks, or return them."""
+    """Give the lower panels of the dashboard rows of the graph, or return them."""
     view = scene.view
     if view.page != "main" or view.zoomed or not {1, 2, 3} & {*scene.visible}:
         return Notice("there is no lower panel to resize here")

@@ -145,9 +145,7 @@ class Arrangement:
 
 @dataclass(slots=True)
 class View:
-    """The choices. `page` is "main" for the dashboard, in which `focus` is the number of a panel.
-
-    Panel 0 is the graph.
+    """The choices. `page` is "main" for the dashboard, in which `focus` is the number of a panel: 0 is the graph.
 
     `point` empty means the busiest; `event` is an entry's number, None follows the newest; `idle` lists the points too
     to which nothing is bound; `whole`: the figures are of the run, and not of that minute. In the

@@ -43,6 +43,8 @@ class Freeze(Hook):
     norms: Annotated[bool, Field(description="whether frozen norms keep their running statistics, in eval mode")] = True
 
     def __post_init__(self) -> None:
+        self.frozen_at_start = self.params if self.begin == 0 else []
+        """The globs of parameters that are frozen from the first iteration on."""
         self.first = self.last = 0
         """The iterations that are done when they freeze, and when they train again."""
         self.frozen = False

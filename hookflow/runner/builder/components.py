@@ -126,7 +126,7 @@ class Parts:
 
 
 def layers(model: nn.Module, frozen: Sequence[str] = ()) -> Iterator[Layer]:
-    """Yield the layers of a network in its order. What globs pick of its parameters is to be `frozen`."""
+    """Yield the layers of a network in its order. Parameters that the globs of `frozen` match do not train."""
     seen, held = set[nn.Parameter](), {*matching(named_parameters(model), frozen).values()}
     for name, module in model.named_modules():
         own = [parameter for parameter in module.parameters(recurse=False) if parameter not in seen]

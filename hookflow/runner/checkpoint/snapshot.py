@@ -312,8 +312,9 @@ class Unsaved:
         """Yield a warning for each owner of attributes that have changed, once."""
         for name, before in [*self._before.items()]:
             owner = self._owners[name]
-            marks = ((key, mark, mark if isinstance(key, tuple) else None) for key, mark in self._marks(owner))
-            if changed := [key for key, mark, unknown in marks if before.get(key, unknown) != mark]:
+            # a tensor of another shape than before is a cache
+            now = ((key, mark) for key, mark in self._marks(owner) if key in before or not isinstance(key, tuple))
+            if changed := [key for key, mark in now if before.get(key) != mark]:
                 del self._before[name]
                 names = ", ".join(key[0] if isinstance(key, tuple) else key for key in changed)
                 has = "a buffer, or get_extra_state() and set_extra_state()" if isinstance(owner, nn.Module) else OWN

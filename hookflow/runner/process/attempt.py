@@ -16,7 +16,6 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.records import VERSION
 from hookflow.events.rundir import Parent, RunDir, short
 from hookflow.graph.plan import Plan
-from hookflow.hooks.builtin.freeze import Freeze
 from hookflow.pipeline.layers import in_python
 from hookflow.pipeline.load import Loaded, load
 from hookflow.pipeline.schema import Pipeline
@@ -258,7 +257,7 @@ def _record_start(
     monitored = (getattr(hook, "modes", None) for hook in parts.hooks.values())
     modes = {name: mode for each in monitored if isinstance(each, Mapping) for name, mode in each.items()}
     begins = () if origin.manifest["it"] else parts.hooks.values()  # later on, what is frozen is frozen already
-    frozen = [glob for hook in begins if isinstance(hook, Freeze) and hook.begin == 0 for glob in hook.params]
+    frozen = [glob for hook in begins for glob in getattr(hook, "frozen_at_start", ())]
     recorder.put(
         "run",
         it=origin.manifest["it"],
