@@ -1,4 +1,4 @@
-"""The size of the package: files, lines and parameters may not grow unnoticed."""
+"""The shape of the package: parameters of constructors, files of one helper, and names that say nothing."""
 
 import ast
 from collections import Counter
@@ -7,9 +7,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FILES = {path: path.read_text("utf-8") for path in sorted((ROOT / "hookflow").rglob("*.py"))}
-MOST_FILES = 230
-MOST_LINES = 53_134
-MOST_TEST_LINES = 40_459
 MOST_PARAMETERS = 8
 """Of a constructor, built-in hooks aside: their arguments are those of a table in the pipeline."""
 MOST_SMALL = 10
@@ -25,13 +22,6 @@ MOST_NAMES = 2
 @cache  # once, by the process that tests this: every process of a suite imports this file
 def trees() -> dict[Path, ast.Module]:
     return {path: ast.parse(text) for path, text in FILES.items()}
-
-
-def test_the_package_does_not_grow_unnoticed() -> None:
-    assert len(FILES) <= MOST_FILES
-    assert sum(text.count("\n") for text in FILES.values()) <= MOST_LINES
-    tests = (path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py"))
-    assert sum(text.count("\n") for text in tests) <= MOST_TEST_LINES
 
 
 def test_a_constructor_has_few_parameters() -> None:
