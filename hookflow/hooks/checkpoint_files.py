@@ -2,15 +2,19 @@
 
 import pickle
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
 
 from hookflow.errors import Problem, UserError, first_few, nearest_or_all
 from hookflow.events.rundir import short
+from hookflow.hooks.tensors import local
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.distributed.checkpoint.metadata import Metadata
+    from torch.distributed.checkpoint.planner import LoadPlan
 
 METADATA = ".metadata"
 """The file of torch.distributed.checkpoint that names all shards in a folder."""
@@ -59,7 +63,7 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
         message = f'the checkpoint {checkpoint.name} has no weights "{name}"'
         raise UserError(Problem(message, hint=nearest_or_all(name, sorted(there))))
     shapes = {key: value for key, value in entries[name].items() if isinstance(value, torch.Tensor) and value.is_meta}
-    tensors = {key: torch.empty_like(shape, device="cpu") for key, shape in shapes.items()}
+    tensors = {key: torch.zeros_like(shape, device="cpu") for key, shape in shapes.items()}
     read_shards(checkpoint, {f"{name}.{key}": tensor for key, tensor in tensors.items()})
     return {**entries[name], **tensors}
 
@@ -105,15 +109,53 @@ def read_shards(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-    reader, planner = FileSystemReader(folder), DefaultLoadPlanner()
+    reader = FileSystemReader(folder)
+    planner = DefaultLoadPlanner()
     try:
         with (folder / METADATA).open("rb") as file:
             metadata = _Metadata(file).load()
         planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)  # as `load`, which warns of no group
         reader.set_up_storage_reader(metadata, is_coordinator=True)
-        reader.read_data(planner.create_local_plan(), planner).wait()
+        check_metadata(metadata, tensors)
+        plan = planner.create_local_plan()
+        check_plan(plan, tensors)
+        reader.read_data(plan, planner).wait()
     except Exception as error:
         raise UserError(Problem(f"the shards in {short(folder)} cannot be read: {error}")) from error
+
+
+def check_metadata(metadata: "Metadata", tensors: "Mapping[str, Tensor]") -> None:
+    """Raise ValueError where metadata does not describe each of these tensors, as tensors, in files beside it.
+
+    PyTorch unpickles an entry that is called bytes, and runs the code in it.
+    """
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    for name, tensor in tensors.items():
+        entry = metadata.state_dict_metadata.get(name)
+        if not isinstance(entry, TensorStorageMetadata):
+            raise ValueError(f"{name} is not in them as a tensor")
+        if entry.size != tensor.shape or entry.properties.dtype != tensor.dtype:
+            saved = f"{entry.properties.dtype} {tuple(entry.size)}"
+            wanted = f"{tensor.dtype} {tuple(tensor.shape)}"
+            raise ValueError(f"{name} is {saved}, where it is to be {wanted}")
+    for index, stored in metadata.storage_data.items():
+        if Path(stored.relative_path).name != stored.relative_path:
+            raise ValueError(f"{index.fqn} is in a file outside the folder: {stored.relative_path}")
+
+
+def check_plan(plan: "LoadPlan", tensors: "Mapping[str, Tensor]") -> None:
+    """Raise ValueError where reading as planned would leave a part of a tensor as memory happens to be."""
+    offsets: dict[str, list[tuple[int, ...]]] = {name: [] for name in tensors}
+    planned = dict.fromkeys(tensors, 0)
+    for item in plan.items:
+        name = item.dest_index.fqn
+        offsets[name].append(tuple(item.dest_offsets))
+        planned[name] += prod(item.lengths)
+    for name, tensor in tensors.items():
+        repeated = len(set(offsets[name])) < len(offsets[name])
+        if repeated or planned[name] != local(tensor).numel():
+            raise ValueError(f"{name} is not whole in them")
 
 
 class _Metadata(pickle.Unpickler):

@@ -183,7 +183,7 @@ def with_contents(state: dict[str, Any], folder: Path, device: torch.device, mes
         if name is None:
             return leaf
         if name not in tensors:
-            tensors[name] = _empty(leaf, device if name.startswith("model") else torch.device("cpu"), mesh)
+            tensors[name] = _zeros(leaf, device if name.startswith("model") else torch.device("cpu"), mesh)
         return tensors[name]
 
     result: dict[str, Any] = mapped(state, filled)
@@ -191,13 +191,13 @@ def with_contents(state: dict[str, Any], folder: Path, device: torch.device, mes
     return result
 
 
-def _empty(like: torch.Tensor, device: torch.device, mesh: DeviceMesh | None) -> torch.Tensor:
+def _zeros(like: torch.Tensor, device: torch.device, mesh: DeviceMesh | None) -> torch.Tensor:
     if mesh is None:
-        return torch.empty(like.shape, dtype=like.dtype, device=device)
-    from torch.distributed.tensor import Replicate, Shard, empty
+        return torch.zeros(like.shape, dtype=like.dtype, device=device)
+    from torch.distributed.tensor import Replicate, Shard, zeros
 
     placements = [*[Replicate()] * (mesh.ndim - 1), Shard(0)]  # of a mesh of replicas, each sharded
-    return empty(like.shape, dtype=like.dtype, device_mesh=mesh, placements=placements)
+    return zeros(like.shape, dtype=like.dtype, device_mesh=mesh, placements=placements)
 
 
 def _name(place: tuple[Any, ...]) -> str:
