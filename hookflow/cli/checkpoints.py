@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +19,6 @@ from hookflow.numbers import age, counted, number, size
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.monitor.index import Row
     from hookflow.monitor.state import RunState
 
 
@@ -140,17 +138,12 @@ def prune(
 
     Example: `hookflow prune --all --filter 'best.accuracy < 0.8'`
     """
-    from hookflow.monitor.index import Index
+    from hookflow.events.deletion import delete_checkpoints
 
-    rows = Index(dir).refresh()
-    chosen, alive = _chosen(runs or [], filter_, rows, dir)
-    begun_with: dict[str, set[str]] = {}
-    for row in rows:
-        if row.values["parent"] and (parent := row.run.parent()):
-            begun_with.setdefault(parent.run, set()).add(parent.checkpoint)
-    cuts = [cut for run in chosen if (cut := _cut(run, begun_with.get(run.id), every)).gone]
-    for run in alive:
-        echo(f"{run.id} goes on: it is left out")
+    chosen = _chosen(runs or [], filter_, dir)
+    begun_with = _begun_with({dir.absolute(), *(run.path.parent.parent for run in chosen)})
+    cuts = [_cut(run, begun_with.get(run.id), every) for run in chosen]
+    cuts = [cut for cut in cuts if cut.gone]
     if not cuts:
         echo(f"no checkpoint of {counted(len(chosen), 'run')} is to be deleted")
         return
@@ -163,30 +156,63 @@ def prune(
     if not yes and not typer.confirm(f"Delete {count} ({size(sum(cut.bytes for cut in cuts))})?"):
         raise typer.Exit(1)
     for cut in cuts:
-        _delete(cut)
+        delete_checkpoints(cut.run, cut.gone)
 
 
-def _chosen(
-    names: Sequence[str], condition: str | None, rows: list[Row], root: Path
-) -> tuple[list[RunDir], list[RunDir]]:
-    """Return the runs that are meant and over, and those that go on. Raises UserError where a named run goes on."""
+def _chosen(names: Sequence[str], condition: str | None, root: Path) -> list[RunDir]:
+    """Return the runs that are meant, by their real paths: those that are over, and own their checkpoints.
+
+    Others are left out with a line that says why. Raises UserError where such a run is named.
+    """
+    from hookflow.events.deletion import checkpoint_owner
     from hookflow.events.run_lock import is_locked
-    from hookflow.monitor.selection import select
     from hookflow.monitor.summary import read_overview
+
+    chosen: list[RunDir] = []
+    problems: list[Problem] = []
+    for run in _meant(names, condition, root):
+        owner = checkpoint_owner(run)
+        if owner != run:
+            message = f"the checkpoints of {run.id} belong to {owner.path}"
+            problems.append(Problem(message, Where("RUN"), "name that run to delete them"))
+        elif is_locked(run.path) or not read_overview(run, time.time()).health.over:
+            problems.append(Problem(f"the run {run.id} goes on", Where("RUN"), f"hookflow stop {run.id}"))
+        else:
+            chosen.append(run)
+    if names and problems:
+        raise UserError(problems)
+    for problem in problems:
+        echo(f"{problem.message}: it is left out")
+    return chosen
+
+
+def _meant(names: Sequence[str], condition: str | None, root: Path) -> list[RunDir]:
+    """Return the runs with these names that meet the condition, by their real paths; without names, all that do."""
+    from hookflow.events.rundir import RunDir
+    from hookflow.monitor.index import Index
+    from hookflow.monitor.selection import select
     from hookflow.service.runs import find_run
 
-    wanted = {run.path: run for run in (find_run(name, root) for name in names)}
-    if not names or condition is not None:
-        listed = {row.run.path: row.run for row in select(rows, condition, None)}
-        wanted = {path: run for path, run in listed.items() if not names or path in wanted}
-    over: list[RunDir] = []
-    alive: list[RunDir] = []
-    for run in wanted.values():
-        goes_on = is_locked(run.path) or not read_overview(run, time.time()).health.over
-        (alive if goes_on else over).append(run)
-    if names and alive:
-        raise UserError(Problem(f"the run {run.id} goes on", Where("RUN"), f"hookflow stop {run.id}") for run in alive)
-    return over, alive
+    named = [find_run(name, root).path.resolve() for name in names]
+    if names and condition is None:
+        return [RunDir(path) for path in dict.fromkeys(named)]
+    listed = [row.run.path.resolve() for row in select(Index(root).refresh(), condition, None)]
+    if names:
+        listed = [path for path in listed if path in named]
+    return [RunDir(path) for path in dict.fromkeys(listed)]
+
+
+def _begun_with(folders: Iterable[Path]) -> dict[str, set[str]]:
+    """Return the names of the checkpoints that forks in these folders of runs began with, by the ids of their runs."""
+    from hookflow.monitor.index import Index
+
+    result: dict[str, set[str]] = {}
+    for folder in folders:
+        for row in Index(folder).refresh():
+            parent = row.run.parent() if row.values["parent"] else None
+            if parent is not None:
+                result.setdefault(parent.run, set()).add(parent.checkpoint)
+    return result
 
 
 def _cut(run: RunDir, begun_with: set[str] | None, every: bool) -> Cut:
@@ -205,21 +231,3 @@ def _cut(run: RunDir, begun_with: set[str] | None, every: bool) -> Cut:
     gone = [path for path in saved if path not in stay]
     files = (file for path in gone for file in path.rglob("*") if file.is_file())
     return Cut(run, gone, sum(file.stat().st_size for file in files), len(saved) - len(gone))
-
-
-def _delete(cut: Cut) -> None:
-    """Delete the checkpoints of a run: each is renamed first, so that no half of it is left; its names go, too."""
-    from hookflow.events.run_lock import release, try_lock
-    from hookflow.runner.checkpoint.manifest import names_by_checkpoint
-
-    locks = try_lock(cut.run.path)
-    if locks is None:
-        raise UserError(Problem(f"the run {cut.run.id} has been resumed", Where("RUN")))
-    try:
-        for path in cut.gone:
-            for name in names_by_checkpoint(cut.run.checkpoints).get(path, ()):
-                (path.parent / name).unlink()
-            aside = path.rename(path.with_name(f".{path.name}.gone"))
-            shutil.rmtree(aside)
-    finally:
-        release(locks)

@@ -68,13 +68,14 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
 
     Raises UserError when there is no such checkpoint, or it lacks files.
     """
+    from hookflow.events.deletion import BACK_LINK
     from hookflow.events.rundir import RunDir
-    from hookflow.runner.checkpoint.manifest import RUN, damage, links, list_apart, list_checkpoints, newest_good
+    from hookflow.runner.checkpoint.manifest import damage, links, list_apart, list_checkpoints, newest_good
     from hookflow.service.runs import find_run, has_checkpoint
 
     if named and (Path(named) / "manifest.json").is_file():
         chosen = Path(named).resolve()
-        above = (chosen.parent.parent, Path(named).absolute().parent.parent, (chosen.parent / RUN).resolve())
+        above = (chosen.parent.parent, Path(named).absolute().parent.parent, (chosen.parent / BACK_LINK).resolve())
         run_dir = next((run for run in map(RunDir, above) if run.pipeline.is_file()), None)
         if run_dir is None:
             hint = "its run lies two folders above it"

@@ -204,30 +204,35 @@ def rm(
 ) -> None:
     """Delete runs, with their logs and checkpoints.
 
-    It asks first. Where a run is training, or others that stay were forked from it, none is deleted.
+    Checkpoints that a run keeps elsewhere (`out_dir`) go, too; remote copies of them (`copy_to`) stay. It asks first.
+    Where a run is training, or others that stay were forked from it, none is deleted. Of a link to a run, the link
+    alone is deleted.
     """
+    from hookflow.events.deletion import delete_run
     from hookflow.events.run_lock import is_locked
-    from hookflow.events.rundir import delete_run
     from hookflow.monitor.index import forks_that_stay
     from hookflow.monitor.summary import read_overview
     from hookflow.service.runs import find_run
 
     wanted = {run.path: run for run in (find_run(name, dir) for name in runs)}
-    seen = [read_overview(run, time.time()) for run in wanted.values()]
+    links = [run for run in wanted.values() if run.path.is_symlink()]
+    seen = [read_overview(run, time.time()) for run in wanted.values() if run not in links]
     if alive := [item for item in seen if is_locked(item.run.path) or not item.health.over]:
         raise UserError(
             Problem(f"the run {item.run.id} is {item.health.condition}", Where("RUN"), f"hookflow stop {item.run.id}")
             for item in alive
         )
-    if forks := forks_that_stay([*wanted.values()]):
+    if forks := forks_that_stay([item.run for item in seen]):
         raise UserError(
             Problem(f"the run {id_} has forks: {first_few(names)}", Where("RUN"), "delete these, too, or none")
             for id_, names in forks.items()
         )
     if not yes and not sys.stdin.isatty():
         raise UserError(Problem("nobody can be asked here", Where("rm"), "add --yes to delete without a question"))
-    echo("\n".join(columns([(item.run.id, item.run.path.parent.name, item.health.condition) for item in seen])))
-    if not yes and not typer.confirm(f"Delete {counted(len(seen), 'run')}?"):
+    listed = [(item.run.id, item.run.path.parent.name, str(item.health.condition)) for item in seen]
+    listed += [(run.id, run.path.parent.name, f"a link to {run.path.resolve()}") for run in links]
+    echo("\n".join(columns(listed)))
+    if not yes and not typer.confirm(f"Delete {counted(len(wanted), 'run')}?"):
         raise typer.Exit(1)
-    for item in seen:
-        delete_run(item.run)
+    for run in wanted.values():
+        delete_run(run)

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
 from hookflow.events.reading import LATEST, open_regular, read_object, read_regular
-from hookflow.events.run_lock import NAME, is_locked, release, signal_name, started_at, try_lock
+from hookflow.events.run_lock import NAME, is_locked, signal_name, started_at
 
 FACTS: Mapping[str, type] = {
     **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow"), str),
@@ -273,21 +273,6 @@ def _lives(facts: Mapping[str, Any], *, any_start: bool = False) -> bool:
         return began is not None and (any_start or abs(began - facts.get("process_started", 0.0)) < 1.0)
     except OverflowError:  # an integer that is no time
         return False
-
-
-def delete_run(run: RunDir) -> None:
-    """Delete a run directory: moved aside first, so that no half of it is left as a run. UserError if it is locked."""
-    locks = try_lock(run.path)
-    if locks is None:
-        raise UserError(Problem(f"the run {run.id} has been resumed", Where("RUN")))
-    aside = run.path.parent.parent / f".removed-{run.path.parent.name}-{run.id}"
-    try:
-        run.path.rename(aside)
-        shutil.rmtree(aside)
-    finally:
-        release(locks)
-    with contextlib.suppress(OSError):  # other runs of that name
-        run.path.parent.rmdir()
 
 
 def count_attempts(run: RunDir) -> int:

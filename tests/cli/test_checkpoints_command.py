@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import hookflow
+from hookflow.events.deletion import BACK_LINK
 from hookflow.events.log import Appender
 from hookflow.events.run_lock import release, try_lock
 from hookflow.events.rundir import RunDir, all_runs
@@ -156,10 +157,95 @@ def test_nothing_is_deleted_without_a_question_nor_of_a_run_that_goes_on(several
     locks = try_lock(first.path)
     assert locks is not None
     assert f"the run {first.id} goes on" in refused("prune", first.id, second.id, "--yes")
-    assert f"{first.id} goes on: it is left out" in invoke("prune", "--yes")
+    assert f"the run {first.id} goes on: it is left out" in invoke("prune", "--yes")
     release(locks)
     assert left(first) == {*SAVED, "best", "last"}
     assert SAVED[1] not in left(second) | left(third)
+
+
+def copy_of(run: RunDir, *, out_dir: Path | None = None) -> RunDir:
+    """Copy a run directory; with `out_dir`, the run keeps its checkpoints there, and the copy has a link to them."""
+    if out_dir is not None:
+        elsewhere = out_dir / run.path.parent.name / run.id
+        elsewhere.parent.mkdir(parents=True)
+        run.checkpoints.rename(elsewhere)
+        run.checkpoints.symlink_to(elsewhere)
+        (elsewhere / BACK_LINK).symlink_to(run.path)
+    path = run.path.with_name("20260101-000000-c0de")
+    shutil.copytree(run.path, path, symlinks=True)
+    copy = RunDir(path)
+    copy.sign(id=copy.id)
+    return copy
+
+
+def test_a_copy_with_checkpoints_of_its_own_is_pruned_alone(several: list[RunDir]) -> None:
+    copy = copy_of(several[0])
+    invoke("prune", copy.id, "--all", "--yes")
+    assert left(copy) == set()
+    assert left(several[0]) == {*SAVED, "best", "last"}
+
+
+def test_the_checkpoints_of_another_run_are_not_pruned_through_a_copy(several: list[RunDir], here: Path) -> None:
+    first = several[0]
+    copy = copy_of(first, out_dir=here / "elsewhere")
+    assert str(first.path) in refused("prune", copy.id, "--all", "--yes")
+    assert left(first) == {*SAVED, "best", "last", BACK_LINK}
+    locks = try_lock(first.path)
+    assert locks is not None
+    invoke("prune", "--all", "--yes")
+    assert left(first) == {*SAVED, "best", "last", BACK_LINK}, "neither while their own run goes on"
+    release(locks)
+    assert f"the checkpoints of {copy.id} belong to {first.path}: it is left out" in invoke("prune", "--all", "--yes")
+    assert left(first) == {BACK_LINK}
+
+
+def test_a_link_to_a_run_is_that_run(several: list[RunDir], here: Path) -> None:
+    first, second, _ = several
+    link = here / "others" / "toy" / "link"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(first.path)
+    path = first.checkpoints / SAVED[1]
+    second.sign(parent={"run": first.id, "checkpoint": SAVED[1], "it": 20, "path": str(path)})
+    locks = try_lock(first.path)
+    assert locks is not None
+    assert f"the run {first.id} goes on" in refused("prune", str(link), "--all", "--yes")
+    release(locks)
+    invoke("prune", str(link), "--all", "--yes")
+    assert left(first) == {SAVED[1], SAVED[2], "last"}, "what a fork in the run's own folder began with stays"
+
+
+def test_of_a_checkpoint_that_is_linked_to_another_disk_the_link_is_deleted(several: list[RunDir], here: Path) -> None:
+    first = several[0]
+    (first.checkpoints / SAVED[1]).rename(here / SAVED[1])
+    (first.checkpoints / SAVED[1]).symlink_to(here / SAVED[1])
+    invoke("prune", first.id, "--all", "--yes")
+    assert left(first) == set()
+    assert (here / SAVED[1] / "model.pt").is_file()
+
+
+def test_a_run_is_deleted_with_the_checkpoints_that_it_keeps_elsewhere(several: list[RunDir], here: Path) -> None:
+    first = several[0]
+    elsewhere = here / "elsewhere"
+    copy = copy_of(first, out_dir=elsewhere)
+    invoke("rm", copy.id, "--yes")
+    assert left(first) == {*SAVED, "best", "last", BACK_LINK}, "they are not the copy's"
+    invoke("rm", first.id, "--yes")
+    assert [*elsewhere.iterdir()] == []
+
+
+def test_of_a_link_to_a_run_the_link_is_deleted(several: list[RunDir], here: Path) -> None:
+    link = several[0].path.with_name("20260101-000000-1111")
+    link.symlink_to(several[0].path)
+    invoke("rm", str(link), "--yes")
+    assert not link.is_symlink()
+    assert left(several[0]) == {*SAVED, "best", "last"}
+
+
+def test_a_run_with_a_long_name_is_deleted(several: list[RunDir]) -> None:
+    folder = several[0].path.parent.with_name("n" * 230)
+    several[0].path.parent.rename(folder)
+    invoke("rm", several[0].id, "--yes")
+    assert not (folder / several[0].id).exists()
 
 
 FILE = HEAD + '[hooks.checkpoint]\nuse = "checkpoint"\nargs = { monitor = "accuracy", keep = 9 }\n'

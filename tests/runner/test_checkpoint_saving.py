@@ -17,12 +17,13 @@ from torch import nn
 
 from hookflow.cli.evaluate import find_checkpoint
 from hookflow.errors import UserError
+from hookflow.events.deletion import BACK_LINK
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint import copies, manager
 from hookflow.runner.checkpoint.copies import Copies
 from hookflow.runner.checkpoint.manager import LARGE, HostCopy, host_memory
-from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, RUN, damage, list_checkpoints, read_manifest
+from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
 from tests.cli.conftest import refused
 from tests.conftest import (
@@ -350,7 +351,7 @@ def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
     there = tmp_path / "big/toy" / run.id
     result, _ = find_checkpoint(str(there / "best"), tmp_path / "runs")
     assert result.path.samefile(run.path)
-    (there / RUN).unlink()
+    (there / BACK_LINK).unlink()
     with pytest.raises(UserError, match="is a checkpoint without its run"):
         find_checkpoint(str(there / "best"), tmp_path / "runs")
 
@@ -399,7 +400,7 @@ def test_a_run_that_was_moved_is_resumed_to_the_bit(
         monkeypatch.chdir(tmp_path / "home2")
     run_here("--resume", str(moved.path), cwd=Path.cwd(), code=0)
     assert_same_end(left_alone, moved)
-    there = {path.name for path in left_alone.checkpoints.iterdir()} | {RUN}
+    there = {path.name for path in left_alone.checkpoints.iterdir()} | {BACK_LINK}
     assert {path.name for path in moved.checkpoints.iterdir()} == there
     assert not any(damage(path) for path in CheckpointStore(moved.checkpoints).all())
     assert {str(record["path"]) for record in records(moved, "checkpoint")} >= {"checkpoints/it00000015"}

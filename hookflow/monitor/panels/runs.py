@@ -14,8 +14,9 @@ from typing import Literal
 from textual.strip import Strip
 
 from hookflow.errors import UserError, first_few
+from hookflow.events.deletion import delete_run
 from hookflow.events.log import CHUNK
-from hookflow.events.rundir import RunDir, delete_run
+from hookflow.events.rundir import RunDir
 from hookflow.monitor.charts import Scale, draw
 from hookflow.monitor.compare import LETTERS, Side
 from hookflow.monitor.health import ALIVE

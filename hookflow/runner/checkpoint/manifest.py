@@ -26,8 +26,6 @@ VERSION = 10
 """The version of the format; no other version is read."""
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"
-RUN = ".run"
-"""The link to their run of checkpoints that are kept elsewhere."""
 EXCEPTION, NONFINITE, WEIGHTS = "exception-", "nonfinite-", "weights-"
 APART = (EXCEPTION, NONFINITE, WEIGHTS)
 """Begin the names of checkpoints that no run resumes from: saved after an error, with weights that are not finite, and

@@ -25,13 +25,13 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from hookflow.errors import Problem, UserError
+from hookflow.events.deletion import BACK_LINK
 from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import fsync, make_out_dir, short
 from hookflow.hooks.checkpoint_files import METADATA, read_tensors
 from hookflow.runner.checkpoint.copies import Copies
 from hookflow.runner.checkpoint.manifest import (
     MANIFEST,
-    RUN,
     TRAINING,
     VERSION,
     WEIGHTS,
@@ -107,7 +107,7 @@ class CheckpointStore:
             raise UserError(Problem(message, hint="keep out_dir as it was in a run that is resumed"))
         made = [folder for folder in (elsewhere, *elsewhere.parents) if not folder.exists()]
         make_out_dir(elsewhere)
-        link, run = elsewhere / RUN, self.folder.parent.absolute()
+        link, run = elsewhere / BACK_LINK, self.folder.parent.absolute()
         if link.is_symlink() and (other := link.readlink()) != run:
             if other.exists() and not other.samefile(run):
                 message = f"{short(elsewhere)} has the checkpoints of {short(other)}, of which this run is a copy"
