@@ -6,6 +6,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -168,7 +169,7 @@ def _turning(target: Target, answer: Answer) -> Iterator[str]:
     """
     from hookflow.hooks.compile import compile_pipeline
     from hookflow.hooks.inspect import names_of
-    from hookflow.hooks.registry import find_hook
+    from hookflow.hooks.registry import find_hook, find_without_import
 
     first, then = answer.first.hook, answer.then.hook
     stated = answer.path and all(edge.kind in ("file", "class") for edge in answer.path)
@@ -179,14 +180,16 @@ def _turning(target: Target, answer: Answer) -> Iterator[str]:
     hooks, node = loaded.pipeline.hooks, loaded.pipeline.hooks[inner]
     stated_after = list(node.after)
     if "after" not in node.model_fields_set:
-        stated_after = list(names_of(find_hook(node.use, loaded.source.parent, None), "after"))
+        find = find_hook if target.imports else find_without_import
+        with suppress(UserError):  # the files of a run may be gone
+            stated_after = list(names_of(find(node.use, target.base, None), "after"))
     after = [*stated_after, outer]
     pipeline = loaded.pipeline.model_copy(update={"hooks": {**hooks, inner: node.model_copy(update={"after": after})}})
     names = ", ".join(map(json.dumps, after))
     other_way = f"  to fire {then} before {first}"
     try:
         changed = replace(loaded, pipeline=pipeline)
-        turned = compile_pipeline(changed, shuffle=target.plan.shuffle, imports=target.imports)
+        turned = compile_pipeline(changed, target.base, target.plan.shuffle, imports=target.imports)
     except UserError as error:
         if not any(f"at {answer.point}" in problem.message for problem in error.problems):
             yield f'{other_way} here alone: {{ at = "{answer.point}", after = [{names}] }} in points of [hooks.{inner}]'

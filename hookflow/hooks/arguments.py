@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.components import Component
@@ -209,8 +210,7 @@ def _wrong_value(
         reference = next((text for _, text in environment_keys(written)), "")
         _, details = next(refusals(error))
         key = str(details["loc"][-1]) if details["loc"] else ""
-        tables = argument_type(make, name).json_schema().get("$defs", {}).values()
-        known = {key for table in tables for key in table.get("properties", ())}
+        known = _keys_of_tables(argument_type(make, name))
         match details["type"]:
             case "extra_forbidden":
                 message, hint = f'{called}: "{name}" has a table with the unknown key "{key}"', nearest(key, known)
@@ -220,6 +220,18 @@ def _wrong_value(
             case _:
                 message, hint = wrong_value(details, f'{called}: "{name}"', reference)
         yield Problem(message, where, hint)
+
+
+def _keys_of_tables(kind: TypeAdapter[Any]) -> set[str]:
+    """Return the keys of all tables that a type consists of."""
+    try:
+        definitions = kind.json_schema().get("$defs", {})
+    except PydanticInvalidForJsonSchema:  # a class that no file can hold an object of
+        return set()
+    keys: set[str] = set()
+    for table in definitions.values():
+        keys.update(table.get("properties", ()))
+    return keys
 
 
 def as_annotated(

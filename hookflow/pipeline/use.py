@@ -18,12 +18,11 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
-from types import FunctionType, MappingProxyType, ModuleType
-from typing import Annotated, Any, Literal, NoReturn, Optional, Union
-
-from pydantic import Field
+from types import MappingProxyType, ModuleType
+from typing import Any, NoReturn
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.pipeline.annotations import annotated_type
 from hookflow.pipeline.components import names_component
 from hookflow.pipeline.source_map import Key, dotted
 from hookflow.user_code import explained, is_ctrl_c
@@ -113,22 +112,41 @@ def stand_in(file: Path, name: str) -> Callable[..., Any] | None:
     return None
 
 
-_TYPES: dict[str, Any] = {"Annotated": Annotated, "Field": Field, "Literal": Literal}
-_TYPES |= {"Optional": Optional, "Union": Union, "Tensor": type("Tensor", (), {})}
-"""The names of annotations besides builtins. A file holds no tensor, so `Tensor` is a class without instances."""
+def _function(arguments: ast.arguments) -> Callable[..., None]:
+    """Return a function with the parameters of a definition; each default is None. Nothing of the file is evaluated.
+
+    Raises SyntaxError where two parameters have one name.
+    """
+
+    def stand_in_function(*args: Any, **kwargs: Any) -> None:
+        """Take what the definition takes."""
+
+    kinds = inspect.Parameter
+    positional = [*arguments.posonlyargs, *arguments.args]
+    first_default = len(positional) - len(arguments.defaults)
+    parameters: list[inspect.Parameter] = []
+    for k, each in enumerate(positional):
+        kind = kinds.POSITIONAL_ONLY if k < len(arguments.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD
+        parameters.append(_parameter(each, kind, has_default=k >= first_default))
+    if arguments.vararg:
+        parameters.append(_parameter(arguments.vararg, kinds.VAR_POSITIONAL))
+    for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        parameters.append(_parameter(each, kinds.KEYWORD_ONLY, has_default=default is not None))
+    if arguments.kwarg:
+        parameters.append(_parameter(arguments.kwarg, kinds.VAR_KEYWORD))
+    try:
+        signature = inspect.Signature(parameters)
+    except ValueError as error:
+        raise SyntaxError(str(error)) from None
+    stand_in_function.__signature__ = signature  # type: ignore[attr-defined]
+    stand_in_function.__annotations__ = {each.name: each.annotation for each in parameters}
+    return stand_in_function
 
 
-def _function(arguments: ast.arguments) -> FunctionType:
-    """Return a function with the parameters of a definition: None for each default, annotations as they are written."""
-    none = ast.Constant(None)
-    plain = ast.arguments(**dict(ast.iter_fields(arguments)))
-    plain.defaults = [none for _ in arguments.defaults]
-    plain.kw_defaults = [default and none for default in arguments.kw_defaults]
-    source = ast.fix_missing_locations(ast.Expression(ast.Lambda(plain, none)))
-    function: FunctionType = eval(compile(source, "<signature>", "eval"), {**_TYPES})  # noqa: S307  # names and None
-    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    function.__annotations__ = {each.arg: ast.unparse(each.annotation) for each in every if each.annotation}
-    return function
+def _parameter(argument: ast.arg, kind: Any, *, has_default: bool = False) -> inspect.Parameter:
+    default = None if has_default else inspect.Parameter.empty
+    annotation = Any if argument.annotation is None else annotated_type(argument.annotation)
+    return inspect.Parameter(argument.arg, kind, default=default, annotation=annotation)
 
 
 _suspended: dict[Path, dict[str, ModuleType]] = {}

@@ -230,6 +230,73 @@ def test_odd_sources(known: Path, source: str) -> None:
     assert "is valid, as far as can be told" in read("check", "p.toml", "--without=third")
 
 
+SPRUNG = "__import__('pathlib').Path('marker').touch()"
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        SPRUNG,
+        f'"{SPRUNG}"',
+        f'list["{SPRUNG}"]',
+        f"Annotated[int, {SPRUNG}]",
+        f"Annotated[int, Field(gt={SPRUNG})]",
+        f"Literal[{SPRUNG}]",
+        f"int | {SPRUNG}",
+        f"(lambda: {SPRUNG})()",
+        "Annotated[int, Field(pattern='(')]",
+        "Literal[[]]",
+        "dict[int]",
+    ],
+)
+@pytest.mark.parametrize("make", ["def Net({}): ...", "class Net:\n    def __init__(self, {}): ..."])
+def test_no_annotation_is_evaluated(known: Path, make: str, annotation: str) -> None:
+    (known / "net.py").write_text(make.format(f"size: {annotation} = {SPRUNG}"))
+    model = ("--set=model.use='./net.py:Net'", "--set=model.args={ size = 3 }")
+    assert "is valid" in read("check", "p.toml", *model)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "is_right"),
+    [
+        ("int", "3", True),
+        ("int", "'x'", False),
+        ("'int | None'", "'x'", False),
+        ("Optional[list[int]]", "[1, 2]", True),
+        ("Optional[list[int]]", "['x']", False),
+        ("Union[int, str]", "'x'", True),
+        ("tuple[float, ...]", "['x']", False),
+        ("Literal['a', 'b']", "'a'", True),
+        ("Literal['a', 'b']", "'c'", False),
+        ("Annotated[int, Field(gt=0)]", "0", False),
+        ("Annotated[int, Field(gt=0)]", "1", True),
+        ("Tensor", "1.0", False),
+        ("Path", "'x'", True),
+    ],
+)
+def test_a_value_is_compared_with_what_the_source_shows(
+    known: Path, annotation: str, value: str, is_right: bool
+) -> None:
+    (known / "net.py").write_text(f"class Net:\n    def __init__(self, first, size: {annotation}, *more, key=1): ...")
+    model = ("--set=model.use='./net.py:Net'", f"--set=model.args={{ first = 1, size = {value} }}")
+    if is_right:
+        assert "is valid" in read("check", "p.toml", *model)
+    else:
+        assert 'model: "size"' in refused("check", "p.toml", *model, "--no-import")
+
+
+def test_a_definition_that_names_a_parameter_twice_is_no_crash(known: Path) -> None:
+    (known / "net.py").write_text("def Net(size, size): ...")
+    assert "is valid" in read("check", "p.toml", "--set=model.use='./net.py:Net'", "--set=model.args={ size = 1 }")
+
+
+@pytest.mark.usefixtures("here")
+def test_why_imports_no_hook_either(known: Path) -> None:
+    (known / "known.py").write_text(f"{KNOWN}{SPRUNG}\n")
+    third = "--set=hooks.third.before=[]"
+    assert "mine" in read("why", "third", "mine", "p.toml", third)
+
+
 READING = {
     **{name: ["RUN"] for name in ("stop", "ctl", "now", "graph", "show", "export", "checkpoints")},
     "why": ["mine", "function", "RUN"],
