@@ -1,7 +1,6 @@
 """Commands to a running training: which there are, how they are sent, and how a process is ended."""
 
 import contextlib
-import getpass
 import secrets
 import signal
 import time
@@ -14,7 +13,7 @@ from hookflow.errors import nearest_or_all
 from hookflow.events.log import Appender
 from hookflow.events.records import CommandRecord
 from hookflow.events.run_lock import holds
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, user_name
 
 
 class Command(NamedTuple):
@@ -87,7 +86,7 @@ def send(run: RunDir, command: str, *args: str) -> str:
     ask = secrets.token_hex(4)
     log = Appender(run.commands)
     try:
-        log.append([CommandRecord(id=ask, cmd=command, args=[*args], t=time.time(), by=getpass.getuser())])
+        log.append([CommandRecord(id=ask, cmd=command, args=[*args], t=time.time(), by=user_name())])
     finally:
         log.close()
     return ask

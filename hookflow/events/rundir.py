@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import getpass
 import json
 import os
 import re
@@ -50,13 +51,26 @@ class Parent(NamedTuple):
         return f"{self.run}:{self.checkpoint}"
 
 
-def user_folder(variable: str, default: str, environ: Mapping[str, str] = os.environ) -> Path:
+def user_folder(variable: str, default: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return hookflow's folder among those of the user: of an XDG base directory, or of `default` in the home folder.
 
-    A relative path in the variable is ignored, as the standard says.
+    A relative path in the variable is ignored, as the standard says. None where the user has no home folder.
     """
     named = environ.get(variable, "")
-    return (Path(named) if named.startswith("/") else Path.home() / default) / "hookflow"
+    if named.startswith("/"):
+        return Path(named) / "hookflow"
+    try:
+        return Path.home() / default / "hookflow"
+    except RuntimeError:  # a container without HOME, whose user has no entry in its passwd file
+        return None
+
+
+def user_name() -> str:
+    """Return the name of the user, and the number of one who has none, as in many a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def of_rank(path: Path, rank: int) -> Path:

@@ -4,7 +4,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -291,14 +291,14 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU: `busy` in hundredths, memory in bytes, degrees Celsius, watts (0 where the driver does not say)."""
+    """One GPU: `busy` in hundredths, memory in bytes, degrees Celsius, watts. None is what the driver does not say."""
 
     index: int
-    busy: int
-    used: int
-    total: int
-    degrees: int
-    watts: float
+    busy: int | None
+    used: int | None
+    total: int | None
+    degrees: int | None
+    watts: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,15 +332,30 @@ class Sensor:
         return Machine(cpu, load, ram, self._self.cpu_percent(), tuple(map(self._gpu, range(self._gpus))))
 
     def _gpu(self, index: int) -> Gpu:
+        """Ask for each figure alone: a slice of a GPU knows its memory and no load, a laptop's GPU no power."""
         nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        use = degrees = watts = 0
-        with suppress(nvml.NVMLError):  # a slice of a GPU does not know its load
-            degrees = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-            watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-            use = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
-        return Gpu(index, use, int(memory.used), int(memory.total), degrees, watts)
+        handle = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        load = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        degrees = self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
+        return Gpu(
+            index,
+            busy=None if load is None else int(load.gpu),
+            used=None if memory is None else int(memory.used),
+            total=None if memory is None else int(memory.total),
+            degrees=degrees,
+            watts=None if milliwatts is None else milliwatts / 1000,
+        )
+
+    def _ask(self, question: Callable[..., Any], *about: Any) -> Any:
+        """Return the driver's answer; None where it has none, as about a GPU that was lost."""
+        if None in about:
+            return None
+        try:
+            return question(*about)
+        except self._nvml.NVMLError:
+            return None
 
 
 def _stalled(state: RunState, still: float, plan: Plan | None, inside: Mapping[int, tuple[int, float]]) -> str:

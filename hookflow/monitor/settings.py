@@ -84,15 +84,19 @@ class Preferences:
         write_whole(path, tomlkit.dumps(document))
 
 
-def path_of(environ: Mapping[str, str]) -> Path:
-    """Return where the file is: in the folder of the XDG base directories, below `hookflow`."""
-    return user_folder("XDG_CONFIG_HOME", ".config", environ) / "dashboard.toml"
+def path_of(environ: Mapping[str, str]) -> Path | None:
+    """Return where the file is: in the folder of the XDG base directories, below `hookflow`.
+
+    None where the user has no home folder.
+    """
+    folder = user_folder("XDG_CONFIG_HOME", ".config", environ)
+    return None if folder is None else folder / "dashboard.toml"
 
 
 def load() -> Preferences:
     """Return the user's settings, the defaults where there is no file. Raises UserError with every mistake in it."""
     path = path_of(os.environ)
-    if not path.exists():
+    if path is None or not path.exists():
         return Preferences(path=path)
     tree, places = tables(read(path), str(short(path)))
     try:

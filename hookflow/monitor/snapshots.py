@@ -89,9 +89,10 @@ def _code() -> bytes:
     return sha256(sys.version.encode() + b"".join(path.read_bytes() for path in sources)).digest()
 
 
-def folder() -> Path:
-    """Return where the snapshots of this user are."""
-    return user_folder("XDG_CACHE_HOME", ".cache") / "snapshots"
+def folder() -> Path | None:
+    """Return where the snapshots of this user are; None for a user without a home folder, who has none."""
+    cache = user_folder("XDG_CACHE_HOME", ".cache")
+    return None if cache is None else cache / "snapshots"
 
 
 class Snapshots:
@@ -102,11 +103,14 @@ class Snapshots:
 
     def __init__(self, log: Path, reader: str = "") -> None:
         self._log = log
-        self._path = folder() / sha256(os.fsencode(log.resolve()) + reader.encode()).hexdigest()[:32]
+        where = folder()
+        name = sha256(os.fsencode(log.resolve()) + reader.encode()).hexdigest()[:32]
+        self._path = None if where is None else where / name
         self._places: dict[int, tuple[int, int, bytes]] = {}  # by bytes of the log: where it begins, size, checksum
         self._end = 0
-        with suppress(OSError), open_regular(self._path) as file:
-            self._scan(file)
+        if self._path is not None:
+            with suppress(OSError), open_regular(self._path) as file:
+                self._scan(file)
 
     @property
     def places(self) -> list[int]:
@@ -133,7 +137,9 @@ class Snapshots:
 
     def load(self, at: int) -> Snapshot | None:
         """Return the snapshot after so many bytes of the log; None where it does not fit the log, or is damaged."""
-        begin, size, checksum = self._places.get(at, (0, 0, b""))
+        if self._path is None or at not in self._places:
+            return None
+        begin, size, checksum = self._places[at]
         with suppress(OSError), open_regular(self._path) as file:
             file.seek(begin)
             if self._checksum(at, data := file.read(size)) == checksum:
@@ -141,7 +147,7 @@ class Snapshots:
                 logs = ((self._log.with_name(place.name), place) for place in snapshot.others.values())
                 if all(before(log, place.at) == place.last for log, place in logs):
                     return snapshot
-        self._places.pop(at, None)
+        self._places.pop(at, None)  # a scan may have dropped it meanwhile
         return None
 
     def newest(self) -> tuple[int, Snapshot] | None:
@@ -151,6 +157,8 @@ class Snapshots:
 
     def add(self, at: int, snapshot: Snapshot) -> None:
         """Keep a snapshot, unless there is one, another process writes at this moment, or the system refuses it."""
+        if self._path is None:
+            return
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -164,13 +172,14 @@ class Snapshots:
                 file.seek(self._end)
                 file.write((b"" if self._end else _code()) + HEAD.pack(at, len(data), self._checksum(at, data)) + data)
                 if not self._end:
-                    self._prune()
+                    _remove_oldest(self._path.parent)
                 file.flush()
                 file.seek(0)
                 self._scan(file)
 
-    def _prune(self) -> None:
-        """Remove the files of the runs that were written longest ago."""
-        newest = sorted(self._path.parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in newest[RUNS:]:
-            path.unlink(missing_ok=True)
+
+def _remove_oldest(where: Path) -> None:
+    """Remove the files of the runs that were written longest ago."""
+    newest = sorted(where.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in newest[RUNS:]:
+        path.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.events.records import PHASES
+from hookflow.monitor.health import Gpu
 from hookflow.monitor.panels.hooks import FILLS, SHORT, phase_bar
 from hookflow.monitor.ranks import Rank, Ranks, can_compare
 from hookflow.monitor.style import Part, boxed, row, scrolled, window
@@ -176,17 +177,29 @@ def _machine(scene: Scene, width: int) -> list[Strip]:
         why = "the run is over: this machine is not looked at" if scene.health.over else why
         why = "a replay has no machine to look at" if scene.replay else why
         return [row(width, (f" {why}", "dim"))]
-    rows = []
-    for gpu in machine.gpus:
-        memory = f"  {gpu.used / 2**30:.1f}/{gpu.total / 2**30:.0f} GB"
-        rest = f"  {gpu.degrees}°C  {gpu.watts:.0f} W" if gpu.degrees else ""
-        rows.append(row(width, *_gauge(f"GPU{gpu.index}", gpu.busy, width), (memory, ""), (rest, "dim")))
+    rows = [row(width, *_gauge(f"GPU{gpu.index}", gpu.busy, width), *_gpu_figures(gpu)) for gpu in machine.gpus]
     load = f"  load {machine.load:.1f}   RAM {machine.ram:.0f}%"
     costs = f" cost recorder {percent(scene.pace.recorder)}%  monitor {machine.viewer:.1f}% of a core"
     return [*rows, row(width, *_gauge("CPU ", machine.cpu, width), (load, "dim")), row(width, (costs, "dim"))]
 
 
-def _gauge(name: str, value: float, width: int) -> list[Part]:
+def _gpu_figures(gpu: Gpu) -> list[Part]:
+    """Return the memory, the temperature and the power of a GPU, as far as its driver says them."""
+    parts: list[Part] = []
+    if gpu.used is not None and gpu.total is not None:
+        parts.append((f"  {gpu.used / 2**30:.1f}/{gpu.total / 2**30:.0f} GB", ""))
+    rest = ""
+    if gpu.degrees is not None:
+        rest += f"  {gpu.degrees}°C"
+    if gpu.watts is not None:
+        rest += f"  {gpu.watts:.0f} W"
+    return [*parts, (rest, "dim")]
+
+
+def _gauge(name: str, value: float | None, width: int) -> list[Part]:
+    """Return a bar and the value in hundredths; a dash for a value that is not known."""
+    if value is None:
+        return [(f" {name} ", "dim"), (" load –", "dim")]
     room = 8 if width < 60 else 16
     full = round(min(value, 100) / 100 * room)
     return [(f" {name} ", "dim"), ("█" * full, "bar"), ("░" * (room - full), "rest"), (f" {value:3.0f}%", "")]

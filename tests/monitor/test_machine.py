@@ -1,0 +1,111 @@
+"""Machines without what most have: a user without a name or a home folder, and GPUs whose drivers say little."""
+
+import os
+import pwd
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pynvml
+import pytest
+
+from hookflow.events.commands import send
+from hookflow.events.rundir import user_name
+from hookflow.monitor import feed, settings
+from hookflow.monitor.feed import Live, Recording
+from hookflow.monitor.health import Gpu, Machine, Sensor
+from tests.conftest import NewRun
+from tests.monitor.conftest import At
+from tests.monitor.fake_run import make
+from tests.monitor.test_screens import drawn
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without an entry in the passwd file and without HOME, as a container has."""
+
+    def unknown(uid: int) -> NoReturn:
+        raise KeyError(f"uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("nobody")
+def test_a_user_without_a_name_sends_commands_and_has_no_settings(new_run: NewRun) -> None:
+    run = new_run()
+    send(run, "stop")
+    assert f'"by":"{os.getuid()}"' in run.commands.read_text()
+    assert user_name() == str(os.getuid())
+    preferences = settings.load()
+    assert preferences.path is None
+    preferences.remember("theme", "light")
+
+
+@pytest.mark.usefixtures("nobody")
+def test_a_user_without_a_home_folder_reads_a_log_without_keeping_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "STRIDE", 1 << 13)
+    run = make(tmp_path / "runs", upto=90)
+    live = Live(run, kept=True)
+    live.read_all()
+    recording = Recording(run)
+    recording.seek(recording.last)
+    assert recording.state.it == live.state.it > 0
+
+
+def answer_as(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> Gpu:
+    """Return the look at the only GPU, whose driver has these answers and an error for every other question."""
+
+    def ask(name: str) -> Any:
+        def question(*about: Any) -> Any:
+            if name in answers:
+                return answers[name]
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+        return question
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 1)
+    for name in ("HandleByIndex", "MemoryInfo", "UtilizationRates", "Temperature", "PowerUsage"):
+        monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", ask(name))
+    (gpu,) = Sensor().look().gpus
+    return gpu
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (
+            {
+                "HandleByIndex": 7,
+                "MemoryInfo": SimpleNamespace(used=1, total=2),
+                "UtilizationRates": SimpleNamespace(gpu=93),
+                "Temperature": 61,
+                "PowerUsage": 412_000,
+            },
+            Gpu(0, 93, 1, 2, 61, 412.0),
+        ),
+        (
+            {"HandleByIndex": 7, "Temperature": 0, "UtilizationRates": SimpleNamespace(gpu=93)},
+            Gpu(0, 93, None, None, 0, None),
+        ),
+        ({"HandleByIndex": 7}, Gpu(0, None, None, None, None, None)),
+        ({}, Gpu(0, None, None, None, None, None)),
+    ],
+    ids=["all", "no power and no memory", "nothing", "lost"],
+)
+def test_a_figure_that_a_driver_does_not_say_is_not_shown_as_another(
+    scene: At, monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], expected: Gpu
+) -> None:
+    gpu = answer_as(monkeypatch, **answers)
+    assert gpu == expected
+    shown = scene()
+    shown.machine = Machine(38.0, 3.1, 22.0, 2.8, (gpu,))
+    (line,) = [line for line in drawn(shown, 200, 60).splitlines() if "GPU0" in line]
+    assert ("93%" in line) == (gpu.busy is not None)
+    assert ("°C" in line) == (gpu.degrees is not None)
+    assert (" W" in line) == (gpu.watts is not None)
+    assert ("GB" in line) == (gpu.used is not None)
