@@ -99,8 +99,11 @@ class PointrixHook(Hook):
         vars(self.hook).update(state)
 
 
-class Console:
-    """Pointrix's logger, a console: its texts are messages of the run."""
+class RunLogger:
+    """Pointrix's logger and its writer in one: texts are messages of the run, numbers and images are logged by it.
+
+    Pointrix's console has the first kind of methods, its writers the second; hooks call either on `trainner.logger`.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -109,13 +112,6 @@ class Console:
         self._run.say(" ".join(map(str, objects)))
 
     print = info = log
-
-
-class Writer:
-    """Pointrix's writer, which logs into the run and its writers."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
 
     def write_scalar(self, name: str, scalar: Any, step: int = 0) -> None:
         self._run.log(name, scalar)
@@ -136,7 +132,7 @@ class Trainner(View):
         self.run = run
         self.model, self.device, self.exp_dir = run.model, run.device, run.dir
         self.optimizer_dict, self.datapipeline = run.optimizers, run.data
-        self.logger, self.writer = Console(run), Writer(run)
+        self.logger = self.writer = RunLogger(run)
         self.loss_dict: dict[str, Any] = {}
         self.metric_dict: dict[str, Any] = {}
         self._begins = 0

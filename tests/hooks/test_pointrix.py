@@ -6,8 +6,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from hookflow.errors import UserError
+from hookflow.events.log import event_log
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from tests.conftest import TOY, Trained, messages, reason
@@ -28,7 +30,7 @@ class LogHook:
             if name == "loss":
                 trainner.writer.write_scalar("train_loss", value.item(), trainner.global_step)
                 self.average = self.momentum * self.average + (1 - self.momentum) * value.item()
-        trainner.writer.write_scalar("average", self.average, trainner.global_step)
+        trainner.logger.write_scalar("average", self.average, trainner.global_step)
         trainner.writer.write_scalar("step", trainner.global_step)
 
     def before_train_iter(self, trainner: Any) -> None:
@@ -49,6 +51,23 @@ class LogHook:
 class Asks:
     def before_train(self, trainner: Any) -> None:
         trainner.logger.log(trainner.gui)
+
+
+class Shows:
+    """A hook that writes by its logger, and reports by its writer."""
+
+    def before_train(self, trainner: Any) -> None:
+        trainner.writer.info("written")
+        trainner.logger.write_image("picture", torch.zeros(3, 2, 2), trainner.global_step)
+        trainner.logger.write_config("config", {"depth": 3})
+
+
+def test_logger_and_writer_have_the_verbs_of_both(trained: Trained) -> None:
+    run_dir = trained('hooks.shows={use="tests.hooks.test_pointrix:Shows"}')
+    assert "written" in messages(run_dir)
+    records = event_log(run_dir.events).read_all()
+    assert [record["name"] for record in records if record["k"] == "image"] == ["picture"]
+    assert [record["name"] for record in records if record["k"] == "text"] == ["config"]
 
 
 USE = 'hooks.theirs={use="tests.hooks.test_pointrix:LogHook"}'
