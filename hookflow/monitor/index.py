@@ -27,7 +27,11 @@ NAME = ".index.sqlite"
 FORMAT = 5
 """The version of the values in a row; a file of another one is replaced."""
 
-TABLE = "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT, curve TEXT)"
+TABLE = "CREATE TABLE runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT, curve TEXT)"
+SCHEMA = {("table", "runs", TABLE), ("index", "sqlite_autoindex_runs_1", None)}
+"""What a file of the index consists of. All else is a stranger's: views and triggers can compute without an end."""
+MAX_TEXT = 10_000_000
+"""Bytes of a text in the index, at most."""
 ENDED = ("finished", "stopped")
 """The states of a run whose log has its last record."""
 
@@ -225,16 +229,21 @@ class Index:
             if not file.is_file():
                 return {}
             with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=WAITS)) as db:
+                db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
                 if db.execute("PRAGMA user_version").fetchone() != (FORMAT,):
                     raise ValueError("of another version")
-                for path, signature, row, config, curve in db.execute(
-                    "SELECT path, signature, row, config, curve FROM runs"
-                ):
+                if {*db.execute("SELECT type, name, sql FROM sqlite_master")} != SCHEMA:
+                    raise ValueError("not written by hookflow")
+                for texts in db.execute("SELECT path, signature, row, config, curve FROM runs"):
+                    if not all(isinstance(text, str) for text in texts):
+                        raise ValueError("no row of texts")
+                    path, signature, row, config, curve = texts
                     values = _checked(read_object(row, nan=True))
                     rows[path] = Row(self.root, path, values, config, curve, signature)
         except sqlite3.OperationalError as error:  # it may not be read, or is being written for long
             known = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
-            self._damaged = error.sqlite_errorcode & 0xFF not in known
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # a text that is no UTF-8 has none
+            self._damaged = code & 0xFF not in known
             return {}
         except OSError:  # the folder cannot be read, which `unreadable` reports
             return {}
@@ -245,8 +254,9 @@ class Index:
 
     def _write(self, rows: Sequence[Row], gone: Iterable[str]) -> None:
         file = self.root / NAME
-        lines = [(row.path, row.signature, _json(row.values), row.written, row.drawn) for row in rows]
-        lost = [(path,) for path in gone]
+        every = [(row.path, row.signature, _json(row.values), row.written, row.drawn) for row in rows]
+        lines = [texts for texts in every if all(map(_is_unicode, texts))]
+        lost = [(path,) for path in gone if _is_unicode(path)]
         if not (lines or lost or self._damaged):
             return
         with suppress(OSError, sqlite3.Error), _locked(self.root):
@@ -259,7 +269,8 @@ class Index:
             os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))  # as private as the runs are
             with closing(sqlite3.connect(file, timeout=WAITS)) as db, db:
                 db.execute(f"PRAGMA user_version = {FORMAT}")
-                db.execute(TABLE)
+                if not db.execute("SELECT name FROM sqlite_master").fetchone():
+                    db.execute(TABLE)
                 db.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", lines)
                 db.executemany("DELETE FROM runs WHERE path = ?", lost)
 
@@ -296,10 +307,37 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), default=str)
 
 
+def _is_unicode(text: str) -> bool:
+    """Say whether SQLite can hold a text: a name of a file may be any bytes, and JSON may have half a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+NUMBER = (int, float, type(None))
+TEXT = (str, type(None))
+VALUE_TYPES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("id", "name", "status"), (str,)),
+    **dict.fromkeys(("reason", "metric", "data", "device", "host", "torch", "parent", "git", "note"), TEXT),
+    **dict.fromkeys(("duration", "epoch", "epochs", "iter", "iters", "iters_per_s", "updated", "params"), NUMBER),
+    "begun": (float,),
+    "ranks": (int,),
+}
+"""The types of the values in `FACTS`, but `tags`, a list of texts. All other values are numbers."""
+
+
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a stored row. Raises ValueError where they are not of the types that readers rely on."""
-    if not (isinstance(values["id"], str) and isinstance(values["ranks"], int) and isinstance(values["begun"], float)):
-        raise ValueError("no values of a run")
+    tags = values.get("tags")
+    if not isinstance(tags, list) or not all(isinstance(word, str) for word in tags):
+        raise ValueError("the tags are no list of texts")
+    if not values.keys() >= FACTS.keys():
+        raise ValueError("values are missing")
+    for name, value in values.items():
+        if name != "tags" and not isinstance(value, VALUE_TYPES.get(name, NUMBER)):
+            raise ValueError(f"{name} is {value!r}")
     return values
 
 

@@ -137,6 +137,30 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     ),
     "no JSON of a pipeline": lambda file: execute(file, "UPDATE runs SET config = 'x'"),
     "no JSON": lambda file: execute(file, "UPDATE runs SET row = 'x'"),
+    "tags that are none": lambda file: execute(file, "UPDATE runs SET row = json_set(row, '$.tags', 7)"),
+    "a metric that is a list": lambda file: execute(file, "UPDATE runs SET row = json_set(row, '$.loss', json('[1]'))"),
+    "a value is missing": lambda file: execute(file, "UPDATE runs SET row = json_remove(row, '$.duration')"),
+    "bytes": lambda file: execute(file, "UPDATE runs SET config = x'00ff'"),
+    "a text that is no UTF-8": lambda file: execute(file, "UPDATE runs SET config = CAST(x'ffff' AS TEXT)"),
+    "a view without an end": lambda file: execute(
+        file,
+        "DROP TABLE runs",
+        "CREATE VIEW runs AS WITH RECURSIVE n(k) AS (VALUES(1) UNION ALL SELECT k + 1 FROM n) "
+        "SELECT '' || k AS path, '' AS signature, '{}' AS row, '' AS config, '' AS curve FROM n WHERE k < 0",
+    ),
+    "a trigger without an end": lambda file: execute(
+        file,
+        "DELETE FROM runs",
+        "CREATE TRIGGER t BEFORE INSERT ON runs BEGIN SELECT max(k) FROM (WITH RECURSIVE n(k) AS "
+        "(VALUES(1) UNION ALL SELECT k + 1 FROM n) SELECT k FROM n); END",
+    ),
+    "a huge column": lambda file: execute(
+        file,
+        "DROP TABLE runs",
+        "CREATE TABLE runs (path TEXT, signature TEXT, row TEXT, config TEXT, "
+        "curve TEXT AS (hex(zeroblob(400000000))))",
+        "INSERT INTO runs VALUES ('a', '', '{}', '')",
+    ),
 }
 
 
@@ -153,6 +177,17 @@ def test_a_damaged_file_is_made_anew(root: Path, damage: str, monkeypatch: pytes
     assert {row.get("run.seed") for row in Index(root).refresh()} == {row["run.seed"] for row in before}
     assert rows(root) == before
     assert read_again(monkeypatch, root) == [], "it was written again"
+
+
+def test_a_folder_whose_name_is_no_utf_8_hides_no_other_run(root: Path) -> None:
+    before = rows(root)
+    odd = Path(os.fsdecode(bytes(root / "cifar") + b"/\xff-odd"))
+    shutil.copytree(next((root / "cifar").iterdir()), odd)
+    every = rows(root)
+    assert len(every) == len(before) + 1
+    assert [row for row in every if row["id"] != odd.name] == before
+    shutil.rmtree(odd)
+    assert rows(root) == before
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(path)])
