@@ -181,17 +181,21 @@ def tag(
     from hookflow.service.runs import find_run
 
     result = find_run(run, dir)
-    before, text = result.noted()
-    if unknown := [word for word in remove or () if word not in before]:
-        raise UserError(
-            Problem(f'the run {result.id} has no tag "{word}"', Where("--remove"), nearest_or_all(word, before))
-            for word in unknown
-        )
-    after = [word for word in dict.fromkeys([*before, *(tags or ())]) if word not in (remove or ())]
-    text = text if note is None else note
-    if (after, text) != result.noted():
-        result.note(after, text)
-    echo(f"{result.id}  {', '.join(after) or 'no tags'}" + f"  {text}" * bool(text))
+    if not (tags or remove or note is not None):  # it may be a run that this user may only read
+        words, text = result.noted()
+    else:
+        with result.editing_notes():
+            words, text = result.noted()
+            if unknown := [word for word in remove or () if word not in words]:
+                raise UserError(
+                    Problem(f'the run {result.id} has no tag "{word}"', Where("--remove"), nearest_or_all(word, words))
+                    for word in unknown
+                )
+            words = [word for word in dict.fromkeys([*words, *(tags or ())]) if word not in (remove or ())]
+            text = text if note is None else note
+            if (words, text) != result.noted():
+                result.note(words, text)
+    echo(f"{result.id}  {', '.join(words) or 'no tags'}" + f"  {text}" * bool(text))
 
 
 def rm(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import getpass
 import json
 import os
@@ -191,6 +192,14 @@ class RunDir:
         tags, note = facts.get("tags", []), facts.get("note", "")
         return (tags if _fits(tags, list) else [], note if _fits(note, str) else "")
 
+    @contextlib.contextmanager
+    def editing_notes(self) -> Iterator[None]:
+        """Keep other processes from changing tags and note, from before they are read until they are written."""
+        with (self.path / ".notes.lock").open("ab") as file:
+            with contextlib.suppress(OSError):  # a file system that knows no locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     def note(self, tags: list[str], text: str) -> None:
         """Write tags and a note, in place of those that the run has."""
         write_whole(self.notes, json.dumps({"tags": tags, "note": text}) + "\n")
@@ -298,10 +307,13 @@ def count_attempts(run: RunDir) -> int:
         return 0
 
 
-def make_out_dir(folder: Path) -> None:
-    """Make the folder that an argument `out_dir` names. Raises UserError where that fails."""
+def make_out_dir(folder: Path, mode: int = 0o777) -> None:
+    """Make the folder that an argument `out_dir` names. Raises UserError where that fails.
+
+    The umask takes away from `mode`, which is that of the folder alone and not of those above it.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode, parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
         reason = getattr(error, "strerror", None) or error
         raise UserError(Problem(f"out_dir {folder} cannot be made: {reason}")) from None

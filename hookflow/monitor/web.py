@@ -63,6 +63,11 @@ body.-closed .textual-terminal {{ display: none; }}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+def _is_equal(provided: str, secret: str) -> bool:
+    """Compare in a time that does not tell how much is right; what is provided may be any text."""
+    return secrets.compare_digest(provided.encode("utf-8", "surrogateescape"), secret.encode())
+
+
 class Door:
     """Lets in the browser that brings the token, which is good for one time, and knows it again by a cookie.
 
@@ -84,14 +89,14 @@ class Door:
         socket_asked = request.path.endswith("/ws")
         if origin != f"http://{request.host}" and (origin is not None or socket_asked):
             return "another page has sent this"
-        known = secrets.compare_digest(request.cookies.get(COOKIE, ""), self._cookie)
+        known = _is_equal(request.cookies.get(COOKIE, ""), self._cookie)
         if request.path.startswith(f"/{self.room}/") and not known:
             return "this browser is not known: start `hookflow watch --web` again"
         return ""
 
     async def enter(self, request: web.Request) -> web.Response:
         """Take the token. The browser goes on to the dashboard from a page of ours, so that it sends the cookie."""
-        if self.token is None or not secrets.compare_digest(request.query.get("token", ""), self.token):
+        if self.token is None or not _is_equal(request.query.get("token", ""), self.token):
             text = "The token is wrong or has been used: start `hookflow watch --web` again.\n"
             return web.Response(text=text, status=403)
         self.token = None

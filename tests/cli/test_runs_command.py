@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -176,6 +177,22 @@ def test_tags_and_a_note(several: list[RunDir]) -> None:
     with pytest.raises(IsADirectoryError) as raised:
         invoke("tag", run.id, "good")
     assert raised.value.filename == str(run.notes)
+
+
+def test_tags_of_several_processes_at_once_are_all_kept(several: list[RunDir]) -> None:
+    run = several[0]
+    words = [f"word{k}" for k in range(12)]
+    with ThreadPoolExecutor(len(words)) as pool:  # each opens a file of its own, as processes do
+
+        def add(word: str) -> None:
+            with run.editing_notes():
+                before, _ = run.noted()
+                run.note([*before, word], "")
+
+        list(pool.map(add, words))
+    assert sorted(run.noted()[0]) == sorted(words)
+    invoke("tag", run.id, "last")
+    assert run.noted()[0][-1] == "last"
 
 
 def test_runs_are_deleted_with_all_that_is_theirs(several: list[RunDir], here: Path) -> None:

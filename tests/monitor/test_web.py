@@ -110,7 +110,7 @@ def test_the_dashboard_is_shown_and_takes_keys(run: RunDir, address: str) -> Non
 
 def test_the_token_is_good_for_one_time(address: str) -> None:
     async def conversation(session: Any) -> None:
-        for wrong in ("/", "/?token=", "/?token=x"):
+        for wrong in ("/", "/?token=", "/?token=x", "/?token=%C3%A9", "/?token=%FF"):
             async with session.get(of(address) + wrong) as answer:
                 assert answer.status == 403
         room = await enter(session, address)

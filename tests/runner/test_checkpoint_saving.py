@@ -349,6 +349,7 @@ def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
         result, checkpoint = find_checkpoint(named, tmp_path / "runs")
         assert (result.path, checkpoint.resolve().name) == (run.path, "it00000005")
     there = tmp_path / "big/toy" / run.id
+    assert there.stat().st_mode & 0o777 == 0o700, "as private as the run directory"
     result, _ = find_checkpoint(str(there / "best"), tmp_path / "runs")
     assert result.path.samefile(run.path)
     (there / BACK_LINK).unlink()

@@ -377,10 +377,10 @@ def as_mermaid(plan: Plan, title: str = "") -> str:
 
 def _boxes(plan: Plan) -> Iterator[str]:
     for k, point in enumerate(plan.bound_points):
-        yield f'  subgraph p{k}["{point.name}"]'
+        yield f'  subgraph p{k}["{_escaped(point.name)}"]'
         yield "    direction LR"
         for binding in plan.at(point.name):
-            label = "<br/>".join([f"<b>{binding.hook}</b>", *map(_escaped, marks(plan, binding))])
+            label = "<br/>".join([f"<b>{_escaped(binding.hook)}</b>", *map(_escaped, marks(plan, binding))])
             yield f'    b{binding.id}["{label}"]'
         for edge in plan.edges_at(point.name):
             yield f'    b{edge.first_id} {_ARROWS[edge.kind]}|"{_escaped(place_of(edge))}"| b{edge.then_id}'

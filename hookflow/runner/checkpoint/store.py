@@ -106,7 +106,7 @@ class CheckpointStore:
             message = f"the run's checkpoints are in {before}, and out_dir says {short(elsewhere)}"
             raise UserError(Problem(message, hint="keep out_dir as it was in a run that is resumed"))
         made = [folder for folder in (elsewhere, *elsewhere.parents) if not folder.exists()]
-        make_out_dir(elsewhere)
+        make_out_dir(elsewhere, 0o700)  # as private as the run directory
         link, run = elsewhere / BACK_LINK, self.folder.parent.absolute()
         if link.is_symlink() and (other := link.readlink()) != run:
             if other.exists() and not other.samefile(run):

@@ -1,5 +1,6 @@
 """A plan as text, in any width, with and without colours, whole or a part of it; and as Mermaid and DOT."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -170,6 +171,15 @@ def test_pictures_are_golden_and_names_stand_in_their_letters_and_mean_nothing()
     assert chart.startswith('---\ntitle: "\\"p\\" & <q> ---: 2 hooks at 3 points"\n---\nflowchart TB\n')
     for label in re.findall(r'^    b\d.*?"(.*)"', chart, re.MULTILINE):
         assert not re.search(r'["`&<>;#\\]', re.sub(r"</?b>|<br/>|#\d+;", "", label)), label
+
+
+def test_names_of_a_strangers_plan_mean_nothing_to_mermaid() -> None:
+    text = json.dumps(plan(node("ab", ["after_val"])).to_json())
+    evil = 'x</b>"] click b0 href "javascript:1" %% '
+    strangers = Plan.from_json(text.replace('"ab"', json.dumps(evil)))
+    chart = as_mermaid(strangers)
+    assert len(re.findall(r'^    b0\["<b>[^"<>]*</b>', chart, re.MULTILINE)) == 1
+    assert "javascript:1" in chart and '"javascript' not in chart
 
 
 @given(plans())
