@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field
 
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.optimizer_state import host_tensors_of, load_optimizer_state
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import is_oom, local, loss_over_ranks
 from hookflow.numbers import number
@@ -384,7 +385,7 @@ def put_back(run: Run, kept: dict[str, dict[str, Any]]) -> None:
                 local(value).copy_(kept["weights"].pop(name))
     run.model.load_state_dict(kept["weights"], strict=False)  # the rest is the modules' extra state
     for name, optimizer in run.optimizers.items():
-        optimizer.load_state_dict(kept["optimizers"][name])
+        load_optimizer_state(optimizer, kept["optimizers"][name], host_tensors=host_tensors_of(optimizer))
 
 
 def swept(start: float, end: float, step: int, steps: int) -> float:

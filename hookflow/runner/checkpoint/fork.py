@@ -246,7 +246,11 @@ class Fork:
         if name in gradients:
             by_parameter = dict(zip(flat, gradients[name], strict=True))
             gradients = {**gradients, name: [by_parameter[parameter] for parameter in order]}
-        return {entry: {**saved, "state": moved, "param_groups": settings}, "gradients": gradients}
+        host_tensors = dict(state.get("host_tensors", {}))
+        places_now = {parameter: k for k, parameter in enumerate(order)}
+        host_tensors[name] = [(places_now[flat[k]], *keys) for k, *keys in host_tensors.get(name, ())]
+        result = {entry: {**saved, "state": moved, "param_groups": settings}}
+        return {**result, "gradients": gradients, "host_tensors": host_tensors}
 
     def _settings(self, saved: State, built: State, optimizer: Optimizer, name: str) -> State:
         """Return the settings of a group: as saved, but what the file has changed as it is `built`.

@@ -24,6 +24,7 @@ from torch import nn
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.hooks.base import Hook
 from hookflow.hooks.checkpoint_files import lacks_optimizers, mark_of, state_key, with_frozen
+from hookflow.hooks.optimizer_state import host_tensors_of
 from hookflow.hooks.tensors import local
 from hookflow.pipeline.use import imported_files
 from hookflow.runner.builder.components import Parts
@@ -68,6 +69,7 @@ class Snapshot:
             "without_grad": [name for name, p in self.parts.model.named_parameters() if not p.requires_grad],
             "gradients": self.update.state_dict(),
             "param_groups": self.update.trained.state_dict(),
+            "host_tensors": {name: host_tensors_of(each) for name, each in self.parts.optimizers.items()},
             "group": self.update.group.state_dict(),
             "step_guard": guard.state_dict() if guard else {},
             "position": state.state_dict()
@@ -172,14 +174,25 @@ class Snapshot:
             for name, model in self.parts.models.items():
                 load_model(model, state[state_key("model", name)])
             self.update.trained.load_state_dict(state.get("param_groups", {}))
-            for name, optimizer in self.parts.optimizers.items() if not lacks_optimizers(state) else ():
-                load_optimizer(optimizer, state[state_key("optimizer", name)])
+            if not lacks_optimizers(state):
+                self._restore_optimizers(state)
         except (KeyError, RuntimeError, ValueError) as error:
             what = f"it has no {error.args[0]}" if isinstance(error, KeyError) else error
             raise UserError(Problem(f"the checkpoint does not fit this pipeline: {what}", hint=OTHER)) from error
         in_eval = frozenset(state["modes"])
         for name, module in self.parts.model.named_modules():
             module.training = name not in in_eval
+
+    def _restore_optimizers(self, state: Mapping[str, Any]) -> None:
+        saved_dtypes: dict[torch.Tensor, torch.dtype] = {}
+        for name, model in self.parts.models.items():
+            saved = state[state_key("model", name)]
+            for key, parameter in model.named_parameters():
+                if key in saved:
+                    saved_dtypes[parameter] = saved[key].dtype
+        for name, optimizer in self.parts.optimizers.items():
+            host_tensors = state.get("host_tensors", {}).get(name, [])
+            load_optimizer(optimizer, state[state_key("optimizer", name)], host_tensors, saved_dtypes)
 
     def _restore_requires_grad(self, without: Iterable[str]) -> None:
         parameters, frozen = self.parts.model.named_parameters(), frozenset(without)
