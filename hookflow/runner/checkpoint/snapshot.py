@@ -146,6 +146,7 @@ class Snapshot:
         if self.update.guard and state["step_guard"]:
             self.update.guard.load_state_dict(state["step_guard"])
         self.context.state.load_state_dict(state["position"])
+        self._say_new_length(state["position"]["max_iters"])
         self.context.requests.load_state_dict(state["requests"])
         self.context.scalars.load_state_dict(state["scalars"])
         self._restore_hooks(state["hooks"])
@@ -168,6 +169,13 @@ class Snapshot:
                 data.load_state_dict(state["data"][split])
         if state["random"] is not None:
             set_random_state(state["random"], self.parts.device)
+
+    def _say_new_length(self, before: int) -> None:
+        """Say what a training that has another length than the saved one goes on by."""
+        now = self.context.state.max_iters
+        if now != before and "train" in self.parts.data:
+            what = "schedules, and all else that is relative to the length, go on by the new one"
+            self.say(f"the training has {now:,} iterations, where the checkpoint's had {before:,}: {what}")
 
     def _restore_weights(self, state: Mapping[str, Any]) -> None:
         try:
