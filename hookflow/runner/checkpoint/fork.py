@@ -252,7 +252,12 @@ class Fork:
         places_now = {parameter: k for k, parameter in enumerate(order)}
         host_tensors[name] = [(places_now[flat[k]], *keys) for k, *keys in host_tensors.get(name, ())]
         result = {entry: {**saved, "state": moved, "param_groups": settings}}
-        return {**result, "gradients": gradients, "host_tensors": host_tensors}
+        result |= {"gradients": gradients, "host_tensors": host_tensors}
+        if then.use != now.use:  # another optimizer begins with the weights for use
+            of_others = dict(state.get("training_weights", {}))
+            of_others.pop(name, None)
+            result["training_weights"] = of_others
+        return result
 
     def _settings(self, saved: State, built: State, optimizer: Optimizer, name: str) -> State:
         """Return the settings of a group: as saved, but what the file has changed as it is `built`.

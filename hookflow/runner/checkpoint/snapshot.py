@@ -10,6 +10,7 @@ import dis
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import cache
 from inspect import isclass, unwrap
 from logging import Logger
@@ -180,7 +181,8 @@ class Snapshot:
     def _restore_weights(self, state: Mapping[str, Any]) -> None:
         try:
             for name, model in self.parts.models.items():
-                load_model(model, state[state_key("model", name)])
+                key = state_key("model", name)
+                load_model(model, _with_training_weights(state, key))
             self.update.trained.load_state_dict(state.get("param_groups", {}))
             if not lacks_optimizers(state):
                 self._restore_optimizers(state)
@@ -233,6 +235,14 @@ class Snapshot:
     def _key(self, binding_id: int) -> str:
         binding = self.plan.bindings[binding_id]
         return f"{binding.hook}@{binding.method if binding.half == 'enter' else binding.point}"
+
+
+def _with_training_weights(state: Mapping[str, Any], model: str) -> Any:
+    """Return the weights of a model, with those that optimizers with modes train from in place of those for use."""
+    result = copy(state[model])
+    for of_models in state.get("training_weights", {}).values():
+        result.update(of_models.get(model, {}))
+    return result
 
 
 class Frozen:
