@@ -242,3 +242,10 @@ def test_a_hook_that_raises_after_the_iterations_costs_no_epoch(
 def test_nothing_is_left_to_train(left_alone: RunDir) -> None:
     with pytest.raises(UserError, match=r"nothing is left to train.* has done 3, and run.max_epochs is 3"):
         forked(str(left_alone.path), None, Changes())
+
+
+def test_another_rate_by_epochs_counts_from_the_middle_of_an_epoch_on(trained: Trained, fork: Fork) -> None:
+    by_epochs = 'hooks.schedule={use="scheduler", args={per="epoch", chain=[{use="ExponentialLR", args={gamma=0.5}}]}}'
+    parent = trained(*KEEPS, by_epochs, LR, 'hooks.log.points=["after_train_iter"]')
+    child = rates(fork(parent, "it00000006", "optimizer.args.lr=0.02"))
+    assert {it: child[it] for it in (7, 10, 11)} == pytest.approx({7: 0.01, 10: 0.01, 11: 0.005})

@@ -124,6 +124,10 @@ class Scheduler(Hook):
     the last of the chain: it looks at `metric` after each validation, once those before it are through. Its `mode`
     follows from the metric's name where it is not given.
 
+    In a resume or a fork to another length the rates go on by the curve of the new length: as if the run had always
+    had it, and whatever else has set them. What is given in steps stays as it is, and so do the rates once
+    `ReduceLROnPlateau` is in charge. An iteration whose optimizer step is skipped counts like any other.
+
     A scheduler may also be a function that is called with the optimizer and returns one, such as
     `transformers:get_scheduler`; `num_training_steps` is filled in, too. Where PyTorch takes a function, as `LambdaLR`
     does, an argument is a table: `lr_lambda = { use = "./file.py:decay" }`, with `args` for keyword arguments. It may
@@ -167,9 +171,19 @@ class Scheduler(Hook):
             raise UserError(Problem(f'there is a metric, "{self.metric}", and no ReduceLROnPlateau that looks at it'))
         self.modes = {self.metric: _mode(self.metric, self.links[-1].args)} if self.metric is not None else {}
         self.steps = self.end = 0
+        self.done = 0
+        """The iterations, or epochs, that were done when the schedule was last looked at."""
         self.made: dict[str, Any] = {}
         self.began: dict[str, Any] = {}
         """The states of the schedulers as they are made: the state of the hook is what has changed since."""
+        self.first_rates: list[Any] = []
+        """The rates of the first step, by parameter group."""
+        self.derived: list[dict[str, int]] = []
+        """By scheduler: the arguments that follow from its length, and so maybe from that of the run."""
+        self.turns: list[int] = []
+        """The steps after which the second scheduler, the third and so on take over."""
+        self.message = ""
+        """What is to be said once the run has been restored."""
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
@@ -188,9 +202,10 @@ class Scheduler(Hook):
         steps = lengths(self.links, self.per, run)
         schedulers = [self._make(k, optimizer, steps[k]) for k in range(len(self.links))]
         plateau = [schedulers.pop()] if self.has_plateau else []
-        *turns, self.end = accumulate(steps[: len(schedulers)], initial=0)
+        *starts, self.end = accumulate(steps[: len(schedulers)], initial=0)
+        self.turns = starts[1:]
         if len(schedulers) > 1:
-            self.made["turns"] = SequentialLR(optimizer, schedulers, turns[1:])
+            self.made["turns"] = SequentialLR(optimizer, schedulers, self.turns)
         elif schedulers:
             self.made["turns"] = schedulers[0]
         if plateau:
@@ -200,6 +215,7 @@ class Scheduler(Hook):
         # A resumed run's schedule steps before this process has stepped the optimizer, and PyTorch would warn of that.
         optimizer._opt_called = True  # type: ignore[attr-defined]
         self.began = {name: deepcopy(scheduler.state_dict()) for name, scheduler in self.made.items()}
+        self.first_rates = [deepcopy(group["lr"]) for group in optimizer.param_groups]
 
     def _make(self, k: int, optimizer: Optimizer, steps: int) -> Any:
         from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -208,9 +224,13 @@ class Scheduler(Hook):
         if self.metric is not None and k + 1 == len(self.links):
             args = {"mode": self.modes[self.metric], **args}
         takes = inspect.signature(kind).parameters
+        derived = {}
         for name in DERIVED:
-            if name in takes and not (name == "total_steps" and "epochs" in args):
-                args.setdefault(name, steps)
+            is_given = name in args or (name == "total_steps" and "epochs" in args)
+            if name in takes and not is_given:
+                derived[name] = steps
+        args |= derived
+        self.derived.append(derived)
         use = self.links[k].use
         try:
             made = kind(optimizer=optimizer, **args) if "optimizer" in takes else kind(optimizer, **args)
@@ -219,14 +239,28 @@ class Scheduler(Hook):
         if not isinstance(made, LRScheduler) or isinstance(made, ReduceLROnPlateau) != (kind is ReduceLROnPlateau):
             message = f"{use} makes a {type(made).__name__}, and not a torch.optim.lr_scheduler.LRScheduler"
             raise UserError(Problem(message, hint="ReduceLROnPlateau is named by itself, with a metric"))
+        total = getattr(made, "total_steps", steps)
+        if total < steps:
+            message = (
+                f"{use} ends after {total} steps, and is in charge for {steps}: PyTorch would raise in step {total}"
+            )
+            raise UserError(Problem(message, hint=f"leave its total_steps out, or give it the length {total}"))
         return made
 
     def before_train_iter(self, run: Run) -> None:
-        while self.steps < min(self._done(run), self.end):
-            self.made["turns"].step()
-            self.steps += 1
+        self.done = self._done(run)
+        if self.message:
+            run.say(self.message)
+            self.message = ""
+        self._step_to(self.done)
 
     before_train_epoch = before_train_iter
+
+    def _step_to(self, done: int) -> None:
+        """Take the steps that are due before the next iteration, or epoch, when so many are done."""
+        while self.steps < min(done, self.end):
+            self.made["turns"].step()
+            self.steps += 1
 
     def after_val(self, run: Run) -> None:
         if self.metric is None or (value := latest(run, self.metric)) is None:
@@ -240,12 +274,38 @@ class Scheduler(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         states = {name: _changes(scheduler.state_dict(), self.began[name]) for name, scheduler in self.made.items()}
-        return {"steps": self.steps, **states}
+        return {"steps": self.steps, "done": self.done, "end": self.end, "curve": self._curve(), **states}
+
+    def _curve(self) -> dict[str, Any]:
+        """Return what of the curve depends on the lengths of its schedulers."""
+        return {"turns": self.turns, "derived": self.derived}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back a state, which may be of a run of another length: then the curve is that of this length.
+
+        Of a fork that sets other rates the state is but the place: its curve is None.
+        """
+        self.done = state["done"]
+        if state["curve"] is None:
+            self.go_to(self.done)
+            return
         self.steps = state["steps"]
+        if self.has_plateau and self.steps >= state["end"]:
+            self.end = self.steps  # those before it are through, whatever their lengths would be now
+        elif self._curve() != state["curve"] or self.steps > self.end:
+            self.go_to(self.done)
+            self.message = "the run has another length, and the rates follow the curve of this one"
+            return
         for name, scheduler in self.made.items():
             scheduler.load_state_dict(_whole(state[name], self.began[name]))
+
+    def go_to(self, done: int) -> None:
+        """Set the rates that the curve has when so many iterations, or epochs, are done, from its first step on."""
+        groups = next(iter(self.made.values())).optimizer.param_groups
+        for group, rate in zip(groups, self.first_rates, strict=False):  # a hook may have added groups
+            group["lr"] = deepcopy(rate)
+        self.done, self.steps = done, 0
+        self._step_to(done)
 
 
 def _mode(metric: str, args: Mapping[str, Any]) -> Mode:

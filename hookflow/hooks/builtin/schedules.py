@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field
 
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.optimizer_state import host_tensors_of, load_optimizer_state
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import is_oom, local, loss_over_ranks
 from hookflow.numbers import number
@@ -77,7 +78,9 @@ class LRSchedule(Hook):
     """Sets each parameter group's learning rate before every iteration: a linear warm-up, then down to the end.
 
     The factor multiplies what the group started with, and depends on nothing but the share of the run that is done;
-    so a resumed run needs no state to go on exactly. Several of these hooks may each have groups of their own.
+    so a resumed run needs no state to go on exactly, and one of another length goes on by the curve of that. An
+    iteration whose optimizer step is skipped counts like any other. Several of these hooks may each have groups of
+    their own.
     """
 
     reads = ("optimizer",)
@@ -148,7 +151,9 @@ class ParamSchedule(Hook):
     Between two places a value goes from one to the other by `shape`; before the first place and after the last it
     stays. Momentum is `betas[0]` of optimizers that have those, as with `torch.optim.lr_scheduler.OneCycleLR`. A
     parameter group that began with a weight decay of 0 keeps that: those are the biases and the norms. The values
-    depend on nothing but the iteration, so a resumed run needs no state to go on exactly.
+    depend on nothing but the iteration and the length of the run, so a resumed run needs no state to go on exactly, and
+    one of another length goes on by the places in that. An iteration whose optimizer step is skipped counts like any
+    other.
     """
 
     reads: ClassVar[Slots] = ("optimizer",)
@@ -222,8 +227,9 @@ class AccumulationSchedule(Hook):
     `GradientAccumulationScheduler`, the length of the run, its schedules and its triggers do not depend on it: an
     iteration still takes one batch, and the optimizer steps in the last one of a group alone. `before_` and
     `after_optimizer_step` fire there, once for all of them. A group ends with its epoch, and with the run. Each batch
-    counts by its examples, over all ranks. For the same number throughout there is `run.accumulate`, where an iteration
-    takes several batches; the two exclude each other.
+    counts by its examples, over all ranks. A run that is resumed with another length goes on by the places in that,
+    from its next group on. For the same number throughout there is `run.accumulate`, where an iteration takes several
+    batches; the two exclude each other.
     """
 
     accumulates = True
@@ -248,9 +254,9 @@ class AccumulationSchedule(Hook):
 
     def before_backward(self, run: Any) -> None:  # `accumulate` is not of the public protocol
         if self.left == 0:
-            in_epoch, in_run = run.iters_per_epoch - run.batch_idx, run.max_iters - run.iter
-            due = int(value_at(run.iter, [(0, 1), *self.places], "constant"))
-            self.left = max(min(due, in_epoch, in_run), 1)
+            self.left = int(value_at(run.iter, [(0, 1), *self.places], "constant"))
+        in_epoch, in_run = run.iters_per_epoch - run.batch_idx, run.max_iters - run.iter
+        self.left = max(min(self.left, in_epoch, in_run), 1)  # a run that is resumed may be shorter by now
         run.accumulate(self.left, step=self.left == 1)
         self.left -= 1
 
@@ -384,7 +390,7 @@ def put_back(run: Run, kept: dict[str, dict[str, Any]]) -> None:
                 local(value).copy_(kept["weights"].pop(name))
     run.model.load_state_dict(kept["weights"], strict=False)  # the rest is the modules' extra state
     for name, optimizer in run.optimizers.items():
-        optimizer.load_state_dict(kept["optimizers"][name])
+        load_optimizer_state(optimizer, kept["optimizers"][name], host_tensors=host_tensors_of(optimizer))
 
 
 def swept(start: float, end: float, step: int, steps: int) -> float:

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.metrics import latest
+from hookflow.hooks.optimizer_state import host_tensors_of, load_optimizer_state
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import is_sharded, loss_over_ranks
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
@@ -204,7 +205,9 @@ class SpikeGuard(Hook):
                 state = deepcopy(self.kept[name])  # an optimizer goes on with the tensors that it is given
                 if "param_groups" in state:  # their settings, as the rate, stay
                     state["param_groups"] = part.state_dict()["param_groups"]
-                part.load_state_dict(state)
+                    load_optimizer_state(part, state, host_tensors=host_tensors_of(part))
+                else:
+                    part.load_state_dict(state)
             self.losses = deque(self.kept["losses"], self.window)
             run.say("the weights and the optimizer are those of the last checkpoint again", "warn")
         self.spiked = False

@@ -65,7 +65,7 @@ class Fork:
         state = self._at_its_place(dict(state))
         self._rates_changed |= lacks_optimizers(state)
         self._replayed = self._schedules_to_replay(state["position"]["iter"])
-        state["hooks"] = dict(self._hook_states(state["hooks"]))
+        state["hooks"] = dict(self._hook_states(state["hooks"], state["position"]))
         for name, optimizer in self.parts.optimizers.items():
             state |= self._optimizer_state(name, optimizer, state)
         for name in self.then[0].optimizers.keys() - self.parts.optimizers.keys():
@@ -136,6 +136,7 @@ class Fork:
 
         validated = {name: moved(at) for name, at in position["validated"].items()}
         position |= {"iter": it, "metrics_at": moved(position["metrics_at"]), "validated": validated}
+        position["max_iters"] = ceil(position["max_iters"] * self.parts.iters_per_epoch / position["iters_per_epoch"])
         length = self.parts.iters_per_epoch
         text = f"an epoch has {length:,} iterations: iteration {before:,} of the parent is {it:,} here"
         self.say(f"{text}, and schedules go on at the same share of the run", "warn")
@@ -157,7 +158,7 @@ class Fork:
     def _is_another(self, key: str) -> bool:
         return any(changed.startswith((f"{key}.use", f"{key}.args")) for changed in self._keys)
 
-    def _hook_states(self, saved: Mapping[str, State]) -> Iterator[tuple[str, State]]:
+    def _hook_states(self, saved: Mapping[str, State], position: State) -> Iterator[tuple[str, State]]:
         """Yield the states of hooks, but those of hooks that are others, or that follow from the place in the run."""
         for name, state in saved.items():
             hook = self.parts.hooks.get(name)
@@ -171,9 +172,10 @@ class Fork:
             elif name in self._replayed:
                 text = "sets the rates that its schedule has at this place of the run, whatever they were"
                 self.say(f'the hook "{name}" {text}', "warn" if self.parts.hooks[name].has_plateau else "info")
-                yield name, {"steps": 0, **{key: {} for key in self.parts.hooks[name].made}}
+                counted = "iter" if self.parts.hooks[name].per == "iter" else "epoch"
+                yield name, {"done": position[counted], "curve": None}
             elif isinstance(hook, Scheduler) and self._renumbered and hook.per == "iter":
-                yield name, {**state, "steps": hook.end}
+                yield name, {**state, "steps": hook.end, "end": hook.end}
             else:
                 yield name, state
 
@@ -246,7 +248,16 @@ class Fork:
         if name in gradients:
             by_parameter = dict(zip(flat, gradients[name], strict=True))
             gradients = {**gradients, name: [by_parameter[parameter] for parameter in order]}
-        return {entry: {**saved, "state": moved, "param_groups": settings}, "gradients": gradients}
+        host_tensors = dict(state.get("host_tensors", {}))
+        places_now = {parameter: k for k, parameter in enumerate(order)}
+        host_tensors[name] = [(places_now[flat[k]], *keys) for k, *keys in host_tensors.get(name, ())]
+        result = {entry: {**saved, "state": moved, "param_groups": settings}}
+        result |= {"gradients": gradients, "host_tensors": host_tensors}
+        if then.use != now.use:  # another optimizer begins with the weights for use
+            of_others = dict(state.get("training_weights", {}))
+            of_others.pop(name, None)
+            result["training_weights"] = of_others
+        return result
 
     def _settings(self, saved: State, built: State, optimizer: Optimizer, name: str) -> State:
         """Return the settings of a group: as saved, but what the file has changed as it is `built`.

@@ -23,6 +23,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.records import shortened
 from hookflow.events.rundir import RunDir, short, sync_run
 from hookflow.hooks.builtin.checkpoint import Checkpoint
+from hookflow.hooks.checkpoint_files import state_key
 from hookflow.hooks.tensors import is_sharded, local
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
 from hookflow.runner.checkpoint.shards import Shards, mapped, naming_unreadable, sharded_as
@@ -353,6 +354,8 @@ class CheckpointManager:
         """Return the state of all ranks in the host's memory. Arounds of a save are left once it is there."""
         state = dict(self.to_repeat or self.snapshot.capture())
         self._engine.fire("before_save_checkpoint", state)
+        if self._context.optimizer_modes.optimizers:
+            self._save_evaluated_weights(state)
         if self._frozen is not None:
             state = self._frozen.without(state)
         if self._ranks.world > 1:
@@ -361,6 +364,22 @@ class CheckpointManager:
             copied = self._copy.of(state) if self._ranks.first or self._mesh is not None else state
         self._engine.fire("after_copy_checkpoint")
         return copied
+
+    def _save_evaluated_weights(self, state: dict[str, Any]) -> None:
+        """Let the models of a captured state have the weights that are evaluated, and keep those that are trained.
+
+        Whoever loads a model has the weights for use; a resume has those that the optimizers go on from.
+        """
+        models = {state_key("model", name): model for name, model in self._context.parts.models.items()}
+        training: dict[str, dict[str, dict[str, Any]]] = {}
+        for optimizer, of_models in self._context.optimizer_modes.evaluated_weights(models).items():
+            training[optimizer] = {}
+            for key, weights in of_models.items():
+                present = {name: value for name, value in weights.items() if name in state[key]}
+                training[optimizer][key] = {name: state[key][name] for name in present}
+                state[key] = copy.copy(state[key])  # with the versions that it carries beside its entries
+                state[key].update(present)
+        state["training_weights"] = training
 
     def _facts(self, state: Mapping[str, Any]) -> dict[str, Any]:
         position = state["position"]

@@ -22,7 +22,7 @@ from hookflow.hooks.checkpoint_files import METADATA
 if TYPE_CHECKING:
     from pydantic_core import SchemaValidator
 
-VERSION = 10
+VERSION = 11
 """The version of the format; no other version is read."""
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"

@@ -10,6 +10,7 @@ import dis
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import cache
 from inspect import isclass, unwrap
 from logging import Logger
@@ -24,6 +25,7 @@ from torch import nn
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.hooks.base import Hook
 from hookflow.hooks.checkpoint_files import lacks_optimizers, mark_of, state_key, with_frozen
+from hookflow.hooks.optimizer_state import host_tensors_of
 from hookflow.hooks.tensors import local
 from hookflow.pipeline.use import imported_files
 from hookflow.runner.builder.components import Parts
@@ -68,6 +70,7 @@ class Snapshot:
             "without_grad": [name for name, p in self.parts.model.named_parameters() if not p.requires_grad],
             "gradients": self.update.state_dict(),
             "param_groups": self.update.trained.state_dict(),
+            "host_tensors": {name: host_tensors_of(each) for name, each in self.parts.optimizers.items()},
             "group": self.update.group.state_dict(),
             "step_guard": guard.state_dict() if guard else {},
             "position": state.state_dict()
@@ -144,6 +147,7 @@ class Snapshot:
         if self.update.guard and state["step_guard"]:
             self.update.guard.load_state_dict(state["step_guard"])
         self.context.state.load_state_dict(state["position"])
+        self._say_new_length(state["position"]["max_iters"])
         self.context.requests.load_state_dict(state["requests"])
         self.context.scalars.load_state_dict(state["scalars"])
         self._restore_hooks(state["hooks"])
@@ -167,19 +171,38 @@ class Snapshot:
         if state["random"] is not None:
             set_random_state(state["random"], self.parts.device)
 
+    def _say_new_length(self, before: int) -> None:
+        """Say what a training that has another length than the saved one goes on by."""
+        now = self.context.state.max_iters
+        if now != before and "train" in self.parts.data:
+            what = "schedules, and all else that is relative to the length, go on by the new one"
+            self.say(f"the training has {now:,} iterations, where the checkpoint's had {before:,}: {what}")
+
     def _restore_weights(self, state: Mapping[str, Any]) -> None:
         try:
             for name, model in self.parts.models.items():
-                load_model(model, state[state_key("model", name)])
+                key = state_key("model", name)
+                load_model(model, _with_training_weights(state, key))
             self.update.trained.load_state_dict(state.get("param_groups", {}))
-            for name, optimizer in self.parts.optimizers.items() if not lacks_optimizers(state) else ():
-                load_optimizer(optimizer, state[state_key("optimizer", name)])
+            if not lacks_optimizers(state):
+                self._restore_optimizers(state)
         except (KeyError, RuntimeError, ValueError) as error:
             what = f"it has no {error.args[0]}" if isinstance(error, KeyError) else error
             raise UserError(Problem(f"the checkpoint does not fit this pipeline: {what}", hint=OTHER)) from error
         in_eval = frozenset(state["modes"])
         for name, module in self.parts.model.named_modules():
             module.training = name not in in_eval
+
+    def _restore_optimizers(self, state: Mapping[str, Any]) -> None:
+        saved_dtypes: dict[torch.Tensor, torch.dtype] = {}
+        for name, model in self.parts.models.items():
+            saved = state[state_key("model", name)]
+            for key, parameter in model.named_parameters():
+                if key in saved:
+                    saved_dtypes[parameter] = saved[key].dtype
+        for name, optimizer in self.parts.optimizers.items():
+            host_tensors = state.get("host_tensors", {}).get(name, [])
+            load_optimizer(optimizer, state[state_key("optimizer", name)], host_tensors, saved_dtypes)
 
     def _restore_requires_grad(self, without: Iterable[str]) -> None:
         parameters, frozen = self.parts.model.named_parameters(), frozenset(without)
@@ -212,6 +235,14 @@ class Snapshot:
     def _key(self, binding_id: int) -> str:
         binding = self.plan.bindings[binding_id]
         return f"{binding.hook}@{binding.method if binding.half == 'enter' else binding.point}"
+
+
+def _with_training_weights(state: Mapping[str, Any], model: str) -> Any:
+    """Return the weights of a model, with those that optimizers with modes train from in place of those for use."""
+    result = copy(state[model])
+    for of_models in state.get("training_weights", {}).values():
+        result.update(of_models.get(model, {}))
+    return result
 
 
 class Frozen:

@@ -360,7 +360,7 @@ class CheckpointStore:
 
 def without_optimizers(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state without what only further steps need: the optimizers', and gradients that no step has used."""
-    kept = {key: value for key, value in state.items() if not key.startswith("optimizer")}
+    kept = {key: value for key, value in state.items() if not key.startswith(("optimizer", "training_weights"))}
     return {**kept, "gradients": {}, "group": [0, 0]}
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hookflow.errors import Locate, Problem, UserError
+from hookflow.hooks.optimizer_state import Path, load_optimizer_state
 from hookflow.hooks.tensors import by_dtype, is_sharded, on_device, shard_like
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.shards import mapped, without_contents
@@ -255,18 +256,25 @@ def load_model(model: nn.Module, state: Mapping[str, Any], *, strict: bool = Tru
     model.load_state_dict(state, strict=strict)
 
 
-def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Give an optimizer its full `state_dict`. Raises ValueError as `load_state_dict` does."""
+def load_optimizer(
+    optimizer: Optimizer,
+    state: dict[str, Any],
+    host_tensors: Collection[Path] = (),
+    saved_dtypes: Mapping[Tensor, torch.dtype] | None = None,
+) -> None:
+    """Give an optimizer its full `state_dict`, as `load_optimizer_state` does: sharded as its parameters are.
+
+    Raises ValueError as `load_state_dict` does.
+    """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if any(map(is_sharded, parameters)):
         numbers = [number for group in state["param_groups"] for number in group["params"]]
-        shared = {
-            number: {name: _like(value, parameter) for name, value in state["state"][number].items()}
-            for number, parameter in zip(numbers, parameters, strict=False)  # too few, or too many, are reported below
-            if number in state["state"]
-        }
-        state = {**state, "state": state["state"] | shared}
-    optimizer.load_state_dict(state)
+        entries = dict(state["state"])
+        for number, parameter in zip(numbers, parameters, strict=False):  # a wrong count is reported below
+            if number in entries:
+                entries[number] = mapped(entries[number], partial(_like, held=parameter))
+        state = {**state, "state": entries}
+    load_optimizer_state(optimizer, state, host_tensors=host_tensors, saved_dtypes=saved_dtypes)
 
 
 def _like(value: Any, held: Any) -> Any:

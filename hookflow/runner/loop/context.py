@@ -26,6 +26,7 @@ from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import Books, DeviceBooks, DeviceClock, DeviceTimeline, Timeline
 from hookflow.runner.loop.requests import SKIPPED, Requests
+from hookflow.runner.optimizer_modes import OptimizerModes
 from hookflow.runner.precision import in_precision
 from hookflow.runner.process.state import RunState
 
@@ -120,6 +121,7 @@ class Context:
         dispatcher = Dispatcher(plan, books, Here(self.shared), self._report_failure)
         self.engine = engine = Engine(plan, parts.hooks, self.triggers, state, dispatcher, ranks.rank)
         self.settings = Settings(plan, parts.hooks)
+        self.optimizer_modes = OptimizerModes(parts.optimizers)
         self.module_hooks = ModuleHooks(engine, parts.picked, state)
         self.sizes = {
             split: BatchSizes(

@@ -113,7 +113,8 @@ class Evaluation:
         entered = len(self.engine.arounds)
         every: dict[str, float] = {}
         latest = state.metrics, state.metrics_at
-        with self.context.timeline.excluded(VALIDATION), state.during(split):
+        modes = self.context.optimizer_modes
+        with self.context.timeline.excluded(VALIDATION), state.during(split), modes.evaluating() as point:
             fire(f"before_{split}")
             with evaluating(self.parts.model):
                 for name in sets or sets_of(split, self.parts.data):
@@ -121,6 +122,7 @@ class Evaluation:
                     metrics = self._pass(split)
                     if metrics is None:
                         state.metrics, state.metrics_at = latest
+                        point.cut_short = True
                         self.engine.leave(entered)
                         break
                     every |= {in_set(name, metric): value for metric, value in metrics.items()}
@@ -220,7 +222,7 @@ class Evaluation:
         rows = Predictions("the task's predict has returned")
         split, fire = split_of(name), self.engine.fire
         self.state.split = name
-        with self.state.during(split), self._seeded(name):
+        with self.state.during(split), self._seeded(name), self.context.optimizer_modes.evaluating():
             fire(f"before_{split}")
             with evaluating(self.parts.model):
                 fire(f"before_{split}_epoch")

@@ -121,6 +121,8 @@ class Trainer:
             if self._parts.ranks.first and (words := self._parts.effective_batch):
                 self._log.say(words)
             self._offer_weights()
+            for text, level in self._context.optimizer_modes.messages(self._parts.model, self._parts.hooks):
+                self._log.say(text, level)
             if self._update.guard:
                 self._update.guard.announce()
             self._make_loop(resume is None and self._parts.section.sanity).train()
@@ -213,6 +215,7 @@ class Trainer:
                     for optimizer in parts.optimizers.values():
                         for group in optimizer.param_groups:  # PyTorch's schedulers trust one that is there already
                             group.setdefault("initial_lr", group["lr"])
+                    self._context.optimizer_modes.train()
                     yield
             except BaseException as error:
                 self._ended_by(error)
@@ -278,6 +281,7 @@ class Trainer:
         for model_name, model in self._parts.models.items():
             load_model(model, state[state_key("model", model_name)])
         self._checkpoints.restored = name
+        self._context.optimizer_modes.release()
         self._log.say(f"the models have the weights of {name} ({path.name})")
 
     def _offer_weights(self) -> None:

@@ -89,7 +89,7 @@ class RunState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the run between two iterations."""
-        kept = ("iter", "epoch", "batch_idx", "epoch_ends", "iters_per_epoch", "metrics_at")
+        kept = ("iter", "epoch", "batch_idx", "epoch_ends", "iters_per_epoch", "max_iters", "metrics_at")
         copied = {"metrics": dict(self.metrics), "validated": dict(self.validated)}
         return {name: getattr(self, name) for name in kept} | copied
 
