@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.metrics import latest
+from hookflow.hooks.parameter_notes import notes_of
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import is_sharded, loss_over_ranks
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
@@ -205,6 +206,7 @@ class SpikeGuard(Hook):
                 if "param_groups" in state:  # their settings, as the rate, stay
                     state["param_groups"] = part.state_dict()["param_groups"]
                 part.load_state_dict(state)
+            mask_weights(run.model)  # the checkpoint may be older than the masks
             self.losses = deque(self.kept["losses"], self.window)
             run.say("the weights and the optimizer are those of the last checkpoint again", "warn")
         self.spiked = False
@@ -227,6 +229,17 @@ class SpikeGuard(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.losses, self.in_a_row = deque(state["losses"], self.window), state["in_a_row"]
+
+
+def mask_weights(model: Any) -> None:
+    """Set the weights to zero that a hook has pruned."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            mask = notes_of(parameter).mask
+            if mask is not None:
+                parameter.mul_(mask)
 
 
 def is_spike(loss: float, losses: Sequence[float], window: int, sigmas: float) -> bool:
