@@ -60,10 +60,17 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def gradient_values(parameter: Tensor) -> Tensor:
-    """Return the gradient of a parameter that has one; of a sparse gradient its values, which share its memory.
+    """Return the gradient of a parameter that has one; of a sparse gradient its values.
 
-    A sparse gradient is coalesced first: an index that comes several times stands for the sum of its values.
+    An index that comes several times in a sparse gradient stands for the sum of its values.
     """
+    gradient = parameter.grad
+    assert gradient is not None
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+def writable_gradient_values(parameter: Tensor) -> Tensor:
+    """Return the same in the memory of the gradient, which is coalesced for that."""
     gradient = parameter.grad
     assert gradient is not None
     if not gradient.is_sparse:
@@ -236,7 +243,7 @@ def clip_norm(parameters: Iterable[Tensor], max_norm: float, norm_type: float) -
     if others:
         factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)  # as clip_grads_with_norm_ does
         for parameter in others:
-            local(gradient_values(parameter)).mul_(factor)
+            local(writable_gradient_values(parameter)).mul_(factor)
     return total
 
 
@@ -249,7 +256,7 @@ def clip_values(parameters: Iterable[Tensor], largest: float) -> None:
         if parameter.grad is None:
             continue
         if parameter.grad.is_sparse:
-            gradient_values(parameter).clamp_(-largest, largest)
+            writable_gradient_values(parameter).clamp_(-largest, largest)
         else:
             dense.append(parameter)
     clip_grad_value_(dense, largest)
