@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -241,17 +242,26 @@ class Checkpoint:
     names: tuple[str, ...]
     metrics: Mapping[str, float]
 
-    def load_into(self, model: nn.Module, name: str = "model") -> nn.Module:
+    def load_into(self, model: nn.Module, name: str | None = None) -> nn.Module:
         """Give a model the weights, and return it. `name`: one of several models, or the hook that has averaged them.
+
+        Without a `name` they are the trained weights. Where the checkpoint has an average of them, which the metrics
+        are of, a UserWarning says so; `name="model"` says that the trained ones are meant.
 
         Frozen parameters that the checkpoint leaves out remain the model's own. Raises UserError where the checkpoint
         is damaged, has no such weights, or was trained with other frozen parameters, and PyTorch's own RuntimeError
         where they do not fit the model.
         """
-        from hookflow.hooks.checkpoint_files import frozen_in, read_weights, state_key, with_frozen
+        from hookflow.hooks.checkpoint_files import averages_in, frozen_in, read_weights, state_key, with_frozen
 
         if wrong := damage(self.path):
             raise UserError(Problem(f"checkpoint {short(self.path)} cannot be used: {wrong}"))
-        key = state_key("model", name)
+        key = state_key("model", name or "model")
+        averages = averages_in(self.path) if name is None else []
+        if averages:
+            ways = [f'load_into(model, "{average.removeprefix("model_")}")' for average in averages]
+            message = "these are the trained weights, and the metrics of the checkpoint are of an average of them"
+            hint = f'{" or ".join(ways)} loads the average, load_into(model, "model") the trained ones'
+            warnings.warn(f"{message}: {hint}", stacklevel=2)
         model.load_state_dict(with_frozen(read_weights(self.path, key), frozen_in(self.path, key), model))
         return model

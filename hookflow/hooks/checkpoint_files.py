@@ -70,8 +70,16 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
 
 def not_averages(checkpoint: Path, name: str) -> str:
     """Return words for the weights of a checkpoint's only model, where hooks keep others beside them, as `ema` does."""
-    averages = sorted(path.name for path in checkpoint.glob("model_*.pt")) if name == "model" else []
+    averages = [f"{average}.pt" for average in averages_in(checkpoint)] if name == "model" else []
     return f"the weights that a hook validates are in {', '.join(averages)}" if averages else ""
+
+
+def averages_in(checkpoint: Path) -> list[str]:
+    """Return the names of the weights that hooks keep beside those of a checkpoint's only model: model_ema, …"""
+    names = {path.stem for path in checkpoint.glob("model*.pt")}
+    if (checkpoint / METADATA).exists():
+        names.update(read_tensors(checkpoint / "training.pt", mmap=True))
+    return sorted(name for name in names if name.startswith("model_")) if "model" in names else []
 
 
 def mark_of(tensor: "Tensor") -> str:

@@ -74,6 +74,14 @@ def first_tensor(value: Any) -> Tensor | None:
     return next((leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)), None)
 
 
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype to compute in with tensors of a real or complex dtype: itself, float32 or complex64 at least."""
+    import torch
+
+    least = torch.complex64 if dtype.is_complex else torch.float32
+    return least if dtype.itemsize < least.itemsize else dtype
+
+
 def by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
     """Return the tensors in groups of one dtype each, in the order in which the dtypes first come."""
     alike: dict[torch.dtype, list[Tensor]] = {}

@@ -152,7 +152,7 @@ def test_checkpoints_are_listed_and_loaded(run: RecordedRun) -> None:
     assert last.metrics == run.metrics["val"]
     assert run.checkpoint() == last == run.checkpoint(last.path.name)
     assert run.checkpoint("best").metrics["accuracy"] == max(run.scalars("val/accuracy")["value"])
-    net = last.load_into(Net())
+    net = last.load_into(Net(), "model")
     assert torch.equal(net.head.weight, torch.load(last.path / "model.pt", weights_only=True)["head.weight"])
     average = last.load_into(Net(), "ema")
     assert not torch.equal(average.head.weight, net.head.weight)
@@ -164,8 +164,8 @@ def test_what_cannot_be_loaded_is_told(run: RecordedRun, tmp_path: Path) -> None
     with pytest.raises(hookflow.UserError, match=r'has no weights "model_eam"\n.*did you mean "model_ema"'):
         run.checkpoint().load_into(Net(), "eam")
     with pytest.raises(RuntimeError, match="size mismatch"):
-        run.checkpoint().load_into(Net(16))
+        run.checkpoint().load_into(Net(16), "model")
     damaged = replace(run.checkpoint(), path=shutil.copytree(run.checkpoint().path, tmp_path / "damaged"))
     os.truncate(damaged.path / "model.pt", 10)
     with pytest.raises(hookflow.UserError, match=r"cannot be used: model\.pt has 10 bytes"):
-        damaged.load_into(Net())
+        damaged.load_into(Net(), "model")

@@ -36,6 +36,7 @@ class StandIn(SimpleNamespace):
                 "rank": 0,
                 "repeats": False,
                 "data": {},
+                "hooks": {},
                 "task": None,
                 **other,
             }

@@ -1,6 +1,6 @@
 """Hooks on weights: `ema`, `swa`, `precise_bn`, `freeze`, `activation_checkpoint`, `prune` and `sam`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -367,14 +367,22 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 3))
 
 
+def cumulative() -> nn.Module:
+    """Return the network with statistics that are the mean over all batches so far: the count of batches matters."""
+    model = normed()
+    model[1].momentum = None  # type: ignore[index, union-attr]
+    return model
+
+
 SAM = 'hooks.sam={use="sam", args={rho=0.3}}'
 PLAIN = ('data.train.use="./loaders.py:a_list"', "hooks.schedule.enabled=false", "hooks.clip.enabled=false")
 
 
-def test_sharpness_aware_steps_are_those_of_a_plain_loop(trained: Trained) -> None:
+@pytest.mark.parametrize("network", [normed, cumulative])
+def test_sharpness_aware_steps_are_those_of_a_plain_loop(network: Callable[[], nn.Module], trained: Trained) -> None:
     """To the bit: with batch norms, whose statistics are those of the first pass, and momentum."""
-    run_dir = trained(f'model={{use="{__file__}:normed"}}', SAM, *PLAIN)
-    model = normed()
+    run_dir = trained(f'model={{use="{__file__}:{network.__name__}"}}', SAM, *PLAIN)
+    model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for inputs, target in a_list() * 3:
         functional.cross_entropy(model(inputs), target).backward()
@@ -384,12 +392,13 @@ def test_sharpness_aware_steps_are_those_of_a_plain_loop(trained: Trained) -> No
             for p in model.parameters():
                 p.add_(p.grad * (0.3 / (norm + 1e-12)))
         optimizer.zero_grad()
-        model[1].momentum = 0  # type: ignore[index, union-attr]
+        statistics = deepcopy(model[1].state_dict())  # type: ignore[index]
         functional.cross_entropy(model(inputs), target).backward()
-        model[1].momentum = 0.1  # type: ignore[index, union-attr]
         with torch.no_grad():
             for p, value in zip(model.parameters(), before, strict=True):
                 p.copy_(value)
+            for name in ("running_mean", "running_var", "num_batches_tracked"):
+                model[1].get_buffer(name).copy_(statistics[name])  # type: ignore[index, union-attr, operator]
         optimizer.step()
         optimizer.zero_grad()
     ours, plain = final_state(run_dir)["model"], model.state_dict()

@@ -231,7 +231,7 @@ def test_a_hook_that_raises_after_the_iterations_costs_no_epoch(
     parent = trained(f'hooks.fails={{use="./watchers.py:Fails", args={{place="{place}"}}}}', code=1)
     (apart,) = list_checkpoints(parent.checkpoints, EXCEPTION)
     assert f"hookflow fork {apart} trains on from it" in messages(parent, "warn")[-1]
-    loaded = RecordedRun(parent).checkpoint(apart.name).load_into(Net())
+    loaded = RecordedRun(parent).checkpoint(apart.name).load_into(Net(), "model")
     assert_same(loaded.state_dict(), torch.load(apart / "model.pt", weights_only=True))
     assert apart not in [each.path for each in RecordedRun(parent).checkpoints]
     child = fork(parent, apart.name, 'hooks.fails.args.place="nowhere"')

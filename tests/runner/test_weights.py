@@ -337,14 +337,14 @@ def test_what_is_frozen_is_left_out_and_comes_from_the_model(trained: Trained, t
     for name in ("model", "model_ema"):
         left_out = set(read_weights(full.path, name)) - read_weights(last.path, name).keys()
         assert left_out == {name for name, p in Frozen().named_parameters() if not p.requires_grad}
-    net, other = full.load_into(Frozen()), Frozen()
+    net, other = full.load_into(Frozen(), "model"), Frozen()
     permuted = {name: value.flip(0) for name, value in net.head.state_dict().items()}
     for head in (other.head.state_dict(), permuted):
         other.head.load_state_dict(head)
         with pytest.raises(UserError, match="this model has others"):
-            last.load_into(other)
+            last.load_into(other, "model")
     other.head.load_state_dict(net.head.state_dict())
-    assert_same(dict(last.load_into(other).state_dict()), dict(net.state_dict()))
+    assert_same(dict(last.load_into(other, "model").state_dict()), dict(net.state_dict()))
     measured = {record["it"]: record["v"] for record in records(apart, "metrics") if record["split"] == "val"}  # type: ignore[index]
     best = RecordedRun(apart).checkpoint("best")
     assert json.loads(invoke("val", best.path, "--format", "json"))["metrics"] == measured[best.iter]

@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, first_few
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.metrics import latest
 from hookflow.hooks.builtin.schedules import Progress, iterations
-from hookflow.hooks.tensors import evaluating, local, on_device, shard_like, sum_dtype
+from hookflow.hooks.parameter_notes import ParameterNotes, notes_of
+from hookflow.hooks.tensors import evaluating, local, named_parameters, on_device, shard_like, sum_dtype, wide_dtype
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
+from hookflow.numbers import counted
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,9 +38,11 @@ WRITES["before_save_checkpoint"] = ("checkpoint.model_{name}",)
 
 @dataclass(eq=False, kw_only=True)
 class Average(Hook):
-    """An average of the floating-point weights and buffers, from `begin` on; a subclass says how it moves.
+    """An average of the real and complex weights and buffers, from `begin` on; a subclass says how it moves.
 
-    Until there is an average, the weights themselves are validated and tested.
+    The average of a tensor of fewer than 32 bits is kept in float32, that of complex32 in complex64: a step of an
+    average is far smaller than what bfloat16 can tell apart. Until there is an average, the weights themselves are
+    validated and tested.
     """
 
     begin: Annotated[Progress, Field(description='when the average starts: 0, 1000, "5ep", "10%" of the run')] = 0
@@ -53,9 +57,13 @@ class Average(Hook):
         self.best: float | None = None
         self.updates = 0
         self.average: dict[str, Tensor] = {}
-        self.averages: list[Tensor] = []
-        """The local tensors of the average, in the order of `weights`."""
-        self.weights: list[Tensor] = []
+        self.pairs = TensorPairs()
+        """The local tensors of the average and of the weights that have the same dtype."""
+        self.widened_pairs = TensorPairs()
+        """Those of which the average has a wider dtype than the weight."""
+        self.named_weights: dict[str, nn.Parameter] = {}
+        self.masked_at = -1
+        """How often masks of parameters had changed when they were applied to the average."""
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -64,13 +72,15 @@ class Average(Hook):
 
     def before_train(self, run: Run) -> None:
         self.first = iterations(self.begin, run)
+        for name, tensor in averaged_tensors(self.network(run)).items():
+            require_dense(name, tensor, self.name)
         if self.average:
-            self._hold(run)
+            self._bind_tensors(run)
 
     def start(self, run: Run) -> None:
         """Let the average be a copy of the weights."""
-        self.average = {name: tensor.clone() for name, tensor in _floating(self.network(run)).items()}
-        self._hold(run)
+        self.average = {name: widened_copy(tensor) for name, tensor in averaged_tensors(self.network(run)).items()}
+        self._bind_tensors(run)
 
     def move(self, weight: float) -> None:
         """Move the average towards the weights, by this share of the way."""
@@ -78,14 +88,18 @@ class Average(Hook):
 
         self.updates += 1
         with torch.no_grad():
-            torch._foreach_lerp_(self.averages, self.weights, weight)
+            if self.pairs.averages:
+                torch._foreach_lerp_(self.pairs.averages, self.pairs.weights, weight)
+            if self.widened_pairs.averages:
+                torch._foreach_lerp_(self.widened_pairs.averages, self.widened_pairs.widened_weights(), weight)
+            self._apply_masks()
 
     def around_test(self, run: Run) -> Iterator[None]:
-        self._swap(run)
+        weights = self._swap_in(run)
         try:
             yield
         finally:
-            self._swap(run)
+            self._swap_out(run, weights)
 
     def around_val(self, run: Run) -> Iterator[None]:
         before = run.metrics
@@ -100,6 +114,7 @@ class Average(Hook):
 
     def before_save_checkpoint(self, run: Run, checkpoint: dict[str, Any]) -> None:
         if self.average:
+            self._apply_masks()
             model = self.network(run)
             first = _first_names(model)
             averaged = {name: self.average[item] for name, item in first.items() if item in self.average}
@@ -107,7 +122,7 @@ class Average(Hook):
 
     def after_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if saved := checkpoint.get(f"model_{self.name}"):
-            self.average = {name: value.clone() for name, value in saved.items() if _is_floating(value)}
+            self.average = {name: value.clone() for name, value in saved.items() if _is_averaged(value)}
 
     def state_dict(self) -> dict[str, Any]:
         return {"updates": self.updates, "best": self.best}
@@ -118,43 +133,131 @@ class Average(Hook):
     def network(self, run: Run) -> nn.Module:
         return run.model if self.model is None else run.models[self.model]
 
-    def _hold(self, run: Run) -> None:
-        weights = _floating(self.network(run))
-        self.average = {name: shard_like(self.average[name], weight) for name, weight in weights.items()}
-        self.averages = [local(tensor) for tensor in self.average.values()]
-        self.weights = [local(weight) for weight in weights.values()]
+    def _bind_tensors(self, run: Run) -> None:
+        """Give the average the dtypes and the shards that it is to have, and pair its tensors with the weights."""
+        weights = averaged_tensors(self.network(run))
+        self.named_weights = named_parameters(self.network(run))
+        self.pairs, self.widened_pairs = TensorPairs(), TensorPairs()
+        self.masked_at = -1
+        for name, weight in weights.items():
+            saved = self.average[name]
+            average = shard_like(saved.to(wide_dtype(weight.dtype)), weight)
+            self.average[name] = average
+            pairs = self.pairs if average.dtype == weight.dtype else self.widened_pairs
+            pairs.averages.append(local(average))
+            pairs.weights.append(local(weight))
 
-    def _swap(self, run: Run) -> None:
-        """Exchange the weights with their average in place: all references to the tensors see the other values."""
-        for name, tensor in (_floating(self.network(run)) if self.average else {}).items():
+    def _apply_masks(self) -> None:
+        """Set the average to zero where the weights have been pruned since; from then on it averages zeros."""
+        if self.masked_at == ParameterNotes.mask_changes:
+            return
+        self.masked_at = ParameterNotes.mask_changes
+        for name, average in self.average.items():
+            mask = notes_of(self.named_weights[name]).mask if name in self.named_weights else None
+            if mask is not None:
+                average.mul_(mask)
+
+    def _swap_in(self, run: Run) -> dict[str, Tensor]:
+        """Give the network the average in place of its weights: all references to the tensors see the other values.
+
+        Where the two have one dtype, they are exchanged, which takes no memory. Return the other weights.
+        """
+        kept: dict[str, Tensor] = {}
+        if not self.average:
+            return kept
+        self._apply_masks()
+        for name, tensor in averaged_tensors(self.network(run)).items():
             weight, average = local(tensor), local(self.average[name])
-            kept = weight.clone()
-            weight.copy_(average)
-            average.copy_(kept)
+            if weight.dtype == average.dtype:
+                exchange(weight, average)
+            else:
+                kept[name] = weight.clone()
+                weight.copy_(average)
+        return kept
+
+    def _swap_out(self, run: Run, kept: Mapping[str, Tensor]) -> None:
+        """Give the network its weights back, and the average what has been changed of it meanwhile."""
+        if not self.average:
+            return
+        for name, tensor in averaged_tensors(self.network(run)).items():
+            weight, average = local(tensor), local(self.average[name])
+            if weight.dtype == average.dtype:
+                exchange(weight, average)
+            else:
+                take_changes(average, weight)
+                weight.copy_(kept[name])
 
 
-def _floating(model: nn.Module) -> dict[str, Tensor]:
-    """Return the floating-point tensors of the model, which share their memory with it: each once."""
+@dataclass(eq=False)
+class TensorPairs:
+    """The tensors of an average and the weights that they are the averages of, in one order."""
+
+    averages: list[Tensor] = field(default_factory=list)
+    weights: list[Tensor] = field(default_factory=list)
+
+    def widened_weights(self) -> list[Tensor]:
+        """Return copies of the weights in the dtypes of the averages."""
+        return [weight.to(average.dtype) for average, weight in zip(self.averages, self.weights, strict=True)]
+
+
+def widened_copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(wide_dtype(tensor.dtype), copy=True)
+
+
+def exchange(tensor: Tensor, other: Tensor) -> None:
+    """Exchange the values of two tensors of one dtype in place."""
+    kept = tensor.clone()
+    tensor.copy_(other)
+    other.copy_(kept)
+
+
+def take_changes(average: Tensor, weight: Tensor) -> None:
+    """Let an average have the values of `weight`, a copy of it in a narrower dtype, that have changed since the copy.
+
+    The others keep the precision that the copy has not.
+    """
+    import torch
+
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[weight.dtype.itemsize]
+    is_changed = weight.view(bits) != average.to(weight.dtype).view(bits)
+    average.copy_(torch.where(is_changed, weight.to(average.dtype), average))
+
+
+def require_dense(name: str, tensor: Tensor, hook: str) -> None:
+    """Raise UserError, which names the hook, for a weight that cannot be averaged: a sparse or a nested one."""
+    import torch
+
+    if tensor.layout is torch.strided:
+        return
+    layout = str(tensor.layout).removeprefix("torch.")
+    message = f'hook "{hook}" cannot average "{name}", a tensor with the layout {layout}'
+    raise UserError(
+        Problem(message, hint="let the layer hold its weight as a dense tensor; its gradient may be sparse")
+    )
+
+
+def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the real and complex tensors of the model, which share their memory with it: each once."""
     state = model.state_dict()
     return {name: state[name] for name in dict.fromkeys(_first_names(model).values())}
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
-    """Return the first name of each floating-point tensor of the model, by every name that it has: weights are tied."""
+    """Return the first name of each averaged tensor of the model, by every name that it has: weights are tied."""
     first: dict[int, str] = {}
     state = model.state_dict(keep_vars=True).items()
-    return {name: first.setdefault(id(value), name) for name, value in state if _is_floating(value)}
+    return {name: first.setdefault(id(value), name) for name, value in state if _is_averaged(value)}
 
 
-def _is_floating(value: Any) -> bool:
+def _is_averaged(value: Any) -> bool:
     import torch
 
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 @dataclass(eq=False)
 class EMA(Average):
-    """Averages the weights (and floating-point buffers) after each optimizer step; validates and tests the average.
+    """Averages the weights (and real and complex buffers) after each optimizer step; validates and tests the average.
 
     The average starts as a copy of the weights when `begin` is reached. Its momentum is annealed so that it soon
     forgets them: at step n it moves by no less than `gamma` / (`gamma` + n). Before `begin` the weights themselves are
@@ -168,20 +271,45 @@ class EMA(Average):
     writes: ClassVar[Slots] = WRITES
 
     decay: Annotated[float, Field(gt=0, lt=1, description="share of the average that a step keeps")] = 0.999
-    every: Annotated[int, Field(ge=1, description="iterations between two updates")] = 1
+    every: Annotated[int, Field(ge=1, description="iterations between two updates, each at a step")] = 1
     gamma: Annotated[float, Field(ge=0, description="how slowly the momentum reaches 1 - decay; 0: at once")] = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.moved_at: int | None = None
+        """The iteration of the latest update, from which `every` counts; None until the training begins."""
 
     def before_train(self, run: Run) -> None:
         super().before_train(run)
+        if self.moved_at is None or self.moved_at > run.iter:  # a fork with other batches counts its iterations anew
+            self.moved_at = self._update_due_at(run.iter)
         if not self.average and self.first == 0:
             self.start(run)
 
     def after_optimizer_step(self, run: Run) -> None:
+        iteration = run.iter + 1
         if not self.average:
-            if run.iter + 1 >= self.first:
+            if iteration >= self.first:
                 self.start(run)
-        elif (run.iter + 1) % self.every == 0 and run.stepped(self.model) is not None:
+                self.moved_at = self._update_due_at(iteration)
+            return
+        assert self.moved_at is not None
+        is_due = iteration - self.moved_at >= self.every
+        is_same_iteration = iteration == self.moved_at  # in which another optimizer steps
+        if (is_due or is_same_iteration) and run.stepped(self.model) is not None:
+            self.moved_at = iteration
             self.move(max(1 - self.decay, self.gamma / (self.gamma + self.updates + 1)))
+
+    def _update_due_at(self, iteration: int) -> int:
+        """Return the latest multiple of `every` up to an iteration: updates are at multiples where each one steps."""
+        return iteration - iteration % self.every
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "moved_at": self.moved_at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.moved_at = state.get("moved_at")
 
 
 @dataclass(eq=False)
@@ -189,7 +317,8 @@ class SWA(Average):
     """Averages the weights, one sample every `every` from `begin` on; validates and tests the average.
 
     Buffers are those of the last sample, so that the statistics of batch norms are not those of the mean: let
-    `precise_bn` estimate them anew before each validation. A checkpoint keeps the mean as `model_<hook's name>`. For a
+    `precise_bn` estimate them anew before each validation. Where there are batch norms and nothing does so, a warning
+    at the start names them. A checkpoint keeps the mean as `model_<hook's name>`. For a
     constant rate while it samples, end the chain of `scheduler` with `torch.optim.swa_utils:SWALR`.
     """
 
@@ -203,6 +332,7 @@ class SWA(Average):
     def before_train(self, run: Run) -> None:
         super().before_train(run)
         self.period = max(1, iterations(self.every, run))
+        self._warn_of_batch_norms(run)
 
     def after_train_iter(self, run: Run) -> None:
         """Sample the weights, once an iteration however many optimizers step in it."""
@@ -216,6 +346,28 @@ class SWA(Average):
             for name, buffer in self.network(run).named_buffers():
                 if name in self.average:
                     local(self.average[name]).copy_(local(buffer))
+
+    def _warn_of_batch_norms(self, run: Run) -> None:
+        """Say where the average will have the statistics of batch norms with other weights than its own."""
+        norms = training_norms(self.network(run))
+        stale = [name for name, norm in norms.items() if not notes_of(norm.running_mean).is_recomputed]
+        if stale:
+            what = f"{counted(len(stale), 'batch norm')} ({first_few(stale)})"
+            meaning = "statistics in the average that are those of the last sample, and not of the averaged weights"
+            run.say(f"{what} will have {meaning}: the hook precise_bn computes them before each validation", "warn")
+
+
+def batch_norms(model: nn.Module) -> dict[str, Any]:
+    """Return the batch norms by name that have running statistics."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    norms = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    return {name: norm for name, norm in norms.items() if norm.running_mean is not None}
+
+
+def training_norms(model: nn.Module) -> dict[str, Any]:
+    """Return the batch norms by name that update their running statistics; frozen ones, in eval mode, do not."""
+    return {name: norm for name, norm in batch_norms(model).items() if norm.training}
 
 
 @dataclass(eq=False)
@@ -231,16 +383,18 @@ class PreciseBN(Hook):
     """
 
     phase = "last"  # the weights that are to be validated are there by then
-    reads: ClassVar[Slots] = {"before_val": ("model",)}
+    reads: ClassVar[Slots] = dict.fromkeys(("before_run", "before_val"), ("model",))
     writes: ClassVar[Slots] = {"before_val": ("model",)}
 
     batches: Annotated[int | None, Field(ge=1, description="training batches; a whole epoch if left out")] = 200
 
-    def before_val(self, run: Run) -> None:
-        from torch.nn.modules.batchnorm import _BatchNorm
+    def before_run(self, run: Run) -> None:
+        """Let averages know of which norms it computes the statistics."""
+        for norm in batch_norms(run.model).values():
+            notes_of(norm.running_mean).is_recomputed = "val" in run.data
 
-        every: list[Any] = [module for module in run.model.modules() if isinstance(module, _BatchNorm)]
-        norms = [norm for norm in every if norm.training and norm.running_mean is not None]
+    def before_val(self, run: Run) -> None:
+        norms = [*training_norms(run.model).values()]
         if not norms or "train" not in run.data:  # `hookflow val` has those that the checkpoint holds
             return
         source = run.data["train"]
@@ -291,7 +445,7 @@ def moments(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tensor, Tens
 
 
 class SyncBuffers(Hook):
-    """Averages floating-point buffers (batch-norm statistics) over all ranks after each backward pass.
+    """Averages real and complex buffers (batch-norm statistics) over all ranks after each backward pass.
 
     Without it every rank has the running statistics of rank 0, which has seen its share of the batches alone; the
     ranks have the same in either case. A rank counts alike, whatever its examples. It costs one small all-reduce an
@@ -306,7 +460,8 @@ class SyncBuffers(Hook):
             return
         import torch
 
-        buffers = [buffer for buffer in run.model.buffers() if buffer.is_floating_point()]
+        complex_buffers = [torch.view_as_real(buffer) for buffer in run.model.buffers() if buffer.is_complex()]
+        buffers = [buffer for buffer in run.model.buffers() if buffer.is_floating_point()] + complex_buffers
         if not buffers:
             return
         means = run.mean(torch.cat([buffer.flatten().double() for buffer in buffers]))

@@ -11,7 +11,8 @@ from pydantic import Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.schedules import Progress, iterations
-from hookflow.hooks.tensors import matches, matching, named_parameters, require_matches
+from hookflow.hooks.parameter_notes import notes_of
+from hookflow.hooks.tensors import is_sharded, matches, matching, named_parameters, require_matches
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -58,7 +59,9 @@ class Freeze(Hook):
         self.last = run.max_iters if self.end is None else iterations(self.end, run)
         self.alone = run.world == 1
         held = {id(p) for opt in run.optimizers.values() for group in opt.param_groups for p in group["params"]}
-        trained = {name: p for name, p in named_parameters(run.model).items() if id(p) in held}
+        there = named_parameters(run.model).items()
+        numbers = {name: p for name, p in there if p.is_floating_point() or p.is_complex()}
+        trained = {name: p for name, p in numbers.items() if id(p) in held}
         self.chosen = [*frozen_parameters(trained, self.params).values()]
         due = self.first <= run.iter < self.last
         held_back = self.suspended or (run.iter and not all(p.requires_grad for p in self.chosen))
@@ -83,8 +86,9 @@ class Freeze(Hook):
             self._drop()
 
     def _switch(self, model: nn.Module) -> None:
-        if self.alone:
-            for parameter in self.chosen:
+        for parameter in self.chosen:
+            notes_of(parameter).is_frozen = self.frozen
+            if self.alone:
                 parameter.requires_grad_(not self.frozen)
         modules = dict(model.named_modules(remove_duplicate=False))
         if not self.frozen:
@@ -137,13 +141,18 @@ class Prune(Hook):
     The masks are those of `torch.nn.utils.prune`: `global_unstructured` with `L1Unstructured`, or `l1_unstructured` of
     each parameter. The share grows by the cubic schedule of Zhu and Gupta, "To prune, or not to prune" (2017).
     Parameters keep their names, so that a checkpoint loads into the plain network; the masks are the hook's state.
-    Pruned weights have no gradient. On FSDP's shards the hook is refused.
+    Pruned weights have no gradient, and are zero in the averages that `ema` and `swa` keep. On FSDP's shards, and for
+    parameters that are integers or not dense, the hook is refused.
     """
 
-    # It masks gradients before clipping and norms see them, and weights before averages take them.
+    # It masks gradients before clipping and norms see them, and weights before averages take them. `sam` takes its
+    # direction from the masked gradients, and replaces them by others, which are masked before the step.
     phase = "early"
     reads: ClassVar[Slots] = {"after_optimizer_step": ("model",)}
-    writes: ClassVar[Slots] = {"after_backward": ("grads",), "after_optimizer_step": ("model",)}
+    writes: ClassVar[Slots] = {
+        **dict.fromkeys(("after_backward", "before_optimizer_step"), ("grads",)),
+        "after_optimizer_step": ("model",),
+    }
 
     params: Annotated[list[str], Field(min_length=1, description="globs over parameters", examples=[["*.weight"]])]
     amount: Annotated[float, Field(gt=0, lt=1, description="the share that is zero in the end")] = 0.5
@@ -161,37 +170,63 @@ class Prune(Hook):
         there = named_parameters(run.model)
         require_matches(self.params, there, "parameter")
         self.pruned = matching(there, self.params)
-        if any(hasattr(parameter, "full_tensor") for parameter in self.pruned.values()):
-            raise UserError(Problem(f'hook "{self.name}" prunes whole parameters, and FSDP has sharded them'))
+        for name, parameter in self.pruned.items():
+            self._check(name, parameter)
         self.first, self.last = iterations(self.begin, run), iterations(self.end, run)
         if self.last < self.first:
             message = f'hook "{self.name}" would end at iteration {self.last}, before it begins at {self.first}'
             raise UserError(Problem(message))
         self.masks = {name: mask.to(self.pruned[name].device) for name, mask in self.masks.items()}
+        self._note_masks()
+
+    def _check(self, name: str, parameter: nn.Parameter) -> None:
+        """Raise UserError for a parameter that cannot be pruned."""
+        import torch
+
+        if is_sharded(parameter):
+            raise UserError(Problem(f'hook "{self.name}" prunes whole parameters, and FSDP has sharded them'))
+        is_number = parameter.is_floating_point() or parameter.is_complex()
+        if is_number and parameter.layout is torch.strided:
+            return
+        kind = str(parameter.layout if is_number else parameter.dtype).removeprefix("torch.")
+        message = f'hook "{self.name}" prunes dense real and complex parameters, and "{name}" is {kind}'
+        raise UserError(Problem(message, hint="let params name others"))
 
     def after_backward(self) -> None:
-        for name, mask in self.masks.items():
-            gradient = self.pruned[name].grad
-            if gradient is not None:
-                gradient.mul_(mask)
+        self._mask_gradients()
+
+    def before_optimizer_step(self) -> None:
+        self._mask_gradients()
 
     def after_optimizer_step(self, run: Run) -> None:
         done = run.iter + 1
         place = min(done, self.last)
         if place < self.last:
             place -= (place - self.first) % self.every
-        self._mask()  # before a choice, too: momentum moves pruned weights, and the choice must see zeros
+        self._mask_weights()  # before a choice, too: momentum moves pruned weights, and the choice must see zeros
         if place >= self.first and place > self.chosen_at:
             self.chosen_at = place
             self.masks = self.choose(self.amount_at(place))
-            self._mask()
+            self._mask_weights()
+            self._note_masks()
 
-    def _mask(self) -> None:
+    def _mask_weights(self) -> None:
         import torch
 
         with torch.no_grad():
             for name, mask in self.masks.items():
                 self.pruned[name].mul_(mask)
+
+    def _mask_gradients(self) -> None:
+        for name, mask in self.masks.items():
+            gradient = self.pruned[name].grad
+            if gradient is not None:
+                gradient.mul_(mask)
+
+    def _note_masks(self) -> None:
+        """Let hooks that average the weights, or put back older ones, know which are to be zero."""
+        for name, mask in self.masks.items():
+            notes_of(self.pruned[name]).mask = mask
 
     def amount_at(self, done: int) -> float:
         """Return the share that is zero after so many iterations, within the schedule."""
@@ -199,19 +234,19 @@ class Prune(Hook):
         return self.amount * (1 - left**3)
 
     def choose(self, amount: float) -> dict[str, Tensor]:
-        """Return masks, 0 at the weights of smallest magnitude; zeros come first, so that what is pruned stays so."""
+        """Return masks, false at the weights of smallest magnitude: zeros come first, so what is pruned stays so."""
         import torch
         from torch.nn.utils.prune import L1Unstructured
 
-        flat = {name: parameter.detach().flatten() for name, parameter in self.pruned.items()}
-        weights = [torch.cat([*flat.values()])] if self.scope == "global" else [*flat.values()]
+        magnitudes = {name: parameter.detach().abs().flatten() for name, parameter in self.pruned.items()}
+        compared = [torch.cat([*magnitudes.values()])] if self.scope == "global" else [*magnitudes.values()]
         method: Any = L1Unstructured(amount)  # PyTorch has no types for it
-        masks: Tensor = torch.cat([method.compute_mask(each, torch.ones_like(each)) for each in weights])
-        parts = torch.split(masks, [each.numel() for each in flat.values()])
-        return {name: part.view_as(self.pruned[name]) for name, part in zip(flat, parts, strict=True)}
+        masks: Tensor = torch.cat([method.compute_mask(each, torch.ones_like(each)) for each in compared])
+        parts = torch.split(masks.bool(), [each.numel() for each in magnitudes.values()])
+        return {name: part.view_as(self.pruned[name]) for name, part in zip(magnitudes, parts, strict=True)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"masks": {name: mask.bool() for name, mask in self.masks.items()}, "chosen_at": self.chosen_at}
+        return {"masks": dict(self.masks), "chosen_at": self.chosen_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.masks, self.chosen_at = dict(state["masks"]), state["chosen_at"]

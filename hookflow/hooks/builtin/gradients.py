@@ -6,15 +6,16 @@ PowerSGD: T. Vogels and others, *PowerSGD: practical low-rank gradient compressi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.tensors import full
+from hookflow.hooks.parameter_notes import notes_of
+from hookflow.hooks.tensors import full, local, matching, named_parameters, require_matches, wide_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -54,12 +55,31 @@ def name_of(model: nn.Module, run: Run) -> str:
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     """Return the gradients that parameters have, by the names of the parameters; of sparse ones the values."""
-    result = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return {
-        name: gradient.coalesce().values() if gradient.is_sparse else gradient
-        for name, gradient in result.items()
-        if gradient is not None
-    }
+    parameters = model.named_parameters()
+    return {name: gradient_values(parameter) for name, parameter in parameters if parameter.grad is not None}
+
+
+def gradient_values(parameter: Tensor) -> Tensor:
+    """Return the gradient of a parameter that has one; of a sparse gradient its values.
+
+    An index that comes several times in a sparse gradient stands for the sum of its values.
+    """
+    gradient = parameter.grad
+    assert gradient is not None
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+def writable_gradient_values(parameter: Tensor) -> Tensor:
+    """Return the same in the memory of the gradient, which is coalesced for that."""
+    gradient = parameter.grad
+    assert gradient is not None
+    if not gradient.is_sparse:
+        return gradient
+    if not gradient.is_coalesced():
+        gradient = gradient.coalesce()
+        parameter.grad = gradient
+    values: Tensor = gradient._values()
+    return values
 
 
 def norms(gradients: Mapping[str, Tensor], per: Literal["layer", "parameter"] = "layer") -> dict[str, Tensor]:
@@ -67,15 +87,31 @@ def norms(gradients: Mapping[str, Tensor], per: Literal["layer", "parameter"] = 
 
     The norms are tensors of no dimensions, in float32 or better. None at all where there are no gradients.
     """
-    import torch
-
-    single = {name: full(torch.linalg.vector_norm(tensor)).float() for name, tensor in gradients.items()}
+    single = {name: full(norm_of(tensor)) for name, tensor in gradients.items()}
+    if not single:
+        return {}
     parts: dict[str, list[Tensor]] = {}
     for name, norm in single.items():
         layer = name.rpartition(".")[0] if per == "layer" else name
         parts.setdefault(layer or name, []).append(norm)
-    result = {name: torch.linalg.vector_norm(torch.stack(several)) for name, several in parts.items()}
-    return {**result, "total": torch.linalg.vector_norm(torch.stack(list(single.values())))} if single else {}
+    result = {name: norm_of_norms(several) for name, several in parts.items()}
+    return {**result, "total": norm_of_norms([*single.values()])}
+
+
+def norm_of(tensor: Tensor, order: float = 2.0) -> Tensor:
+    """Return the norm of a tensor's values, computed in float32 at least: in float16 that of 70 times 8000 is inf."""
+    import torch
+
+    norm: Tensor = torch.linalg.vector_norm(tensor, order, dtype=wide_dtype(tensor.dtype))
+    return norm
+
+
+def norm_of_norms(norms: Sequence[Tensor], order: float = 2.0) -> Tensor:
+    """Return the norm of several tensors together, by the norm of each."""
+    import torch
+
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([*norms]), order)
+    return norm
 
 
 @dataclass(eq=False)
@@ -84,10 +120,14 @@ class GradClip(Hook):
 
     `norm_type` is the order of the norm, as in PyTorch's `clip_grad_norm_`: 2.0, 1.0, or inf for the largest absolute
     value. With `clip_value` in the place of `max_norm` each element is clamped by itself to ±`clip_value`, as by
-    `clip_grad_value_`, and no norm is logged.
+    `clip_grad_value_`, and no norm is logged. The norm is computed in float32 at least. A sparse gradient counts by its
+    values, of which those of one index are summed up first. Complex gradients have a norm, but `clip_value` is refused.
 
-    Where several optimizers step one after the other, each step is bounded by itself; or that of `model` alone. The
-    norm is `grad_norm`; that of one of several models `grad_norm/generator`.
+    Where several optimizers step one after the other, each step is bounded by itself; or that of `model` alone, or that
+    of `optimizer`. With `params` the gradients of some parameters are bounded, and the others left alone.
+
+    The norm is logged as `grad_norm`; that of one of several models as `grad_norm/generator`; with `params` or
+    `optimizer` as `grad_norm/<name of the hook>`.
     """
 
     settable = ("max_norm", "clip_value")
@@ -100,6 +140,16 @@ class GradClip(Hook):
     model: Annotated[str | None, Field(description="which of several models; each if left out")] = None
     norm_type: Annotated[float, Field(gt=0, description="the order of the norm; inf: the largest value")] = 2.0
     clip_value: Annotated[float | None, Field(gt=0, description="the largest absolute value of an element")] = None
+    params: Annotated[
+        list[str] | None, Field(min_length=1, description="globs over parameters; all of them if left out")
+    ] = None
+    optimizer: Annotated[str | None, Field(description="which of several optimizers; each if left out")] = None
+
+    def __post_init__(self) -> None:
+        self._matched: frozenset[nn.Parameter] = frozenset()
+        """The parameters that `params` picks."""
+        self._known: frozenset[nn.Parameter] = frozenset()
+        """All parameters that the network had when `params` was matched."""
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -107,37 +157,109 @@ class GradClip(Hook):
             raise UserError(Problem("grad_clip needs max_norm or clip_value, and not both", hint="max_norm = 1.0"))
         if args.get("clip_value") is not None and "norm_type" in args:
             raise UserError(Problem("norm_type belongs to max_norm: clip_value clamps each element by itself"))
+        if args.get("model") is not None and args.get("optimizer") is not None:
+            raise UserError(Problem("grad_clip takes model or optimizer, and not both: an optimizer has one model"))
+
+    def before_train(self, run: Run) -> None:
+        if self.optimizer is not None and self.optimizer not in run.optimizers:
+            hint = nearest(self.optimizer, run.optimizers) or f"there are {', '.join(run.optimizers)}"
+            raise UserError(Problem(f'hook "{self.name}": there is no optimizer "{self.optimizer}"', hint=hint))
+        if self.params is not None:
+            require_matches(self.params, named_parameters(run.model), "parameter of the network")
+            self._match(run.model, self.params)
+        if self.clip_value is None:
+            return
+        network = run.model if self.model is None else run.models[self.model]
+        names = {parameter: name for name, parameter in network.named_parameters()}
+        for parameter in self._selected(run, names):
+            if parameter.is_complex() and parameter.requires_grad:
+                message = f'hook "{self.name}": clip_value cannot clamp the complex gradient of "{names[parameter]}"'
+                raise UserError(Problem(message, hint="bound its norm: max_norm; or choose others: params"))
 
     def before_optimizer_step(self, run: Run) -> None:
-        from torch.nn.utils import clip_grad_norm_, clip_grad_value_
-
         model = run.stepped(self.model)
-        if model is None:
+        if model is None or (self.optimizer is not None and self.optimizer not in run.stepping):
             return
+        if self.params is None and self.optimizer is None:
+            parameters = [*model.parameters()]
+            of = name_of(model, run)
+        else:
+            parameters = self._selected(run, model.parameters())
+            of = self.name
         if self.clip_value is not None:
-            clip_grad_value_(model.parameters(), self.clip_value)
+            clip_values(parameters, self.clip_value)
             return
-        of = name_of(model, run)
         assert self.max_norm is not None
-        clip = clip_grad_norm_ if run.world == 1 else clip_over_ranks
-        norm = clip(model.parameters(), self.max_norm, self.norm_type)
+        norm = clip_norm(parameters, self.max_norm, self.norm_type)
         run.log(f"grad_norm/{of}" if of else "grad_norm", norm)
 
+    def _selected(self, run: Run, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+        """Return those of the parameters that `params` and `optimizer` pick."""
+        result = [*parameters]
+        if self.params is not None:
+            if not self._known.issuperset(result):  # a hook has added parameters
+                self._match(run.model, self.params)
+            result = [parameter for parameter in result if parameter in self._matched]
+        if self.optimizer is not None:
+            groups = run.optimizers[self.optimizer].param_groups
+            held = {parameter for group in groups for parameter in group["params"]}
+            result = [parameter for parameter in result if parameter in held]
+        return result
 
-def clip_over_ranks(parameters: Iterable[Tensor], max_norm: float, norm_type: float) -> Tensor:
-    """Scale gradients as `clip_grad_norm_` does, which refuses those on several meshes; return their norm."""
+    def _match(self, model: nn.Module, globs: Sequence[str]) -> None:
+        parameters = named_parameters(model)
+        self._known = frozenset(parameters.values())
+        self._matched = frozenset(matching(parameters, globs).values())
+
+
+def clip_norm(parameters: Iterable[Tensor], max_norm: float, norm_type: float) -> Tensor:
+    """Scale gradients as `clip_grad_norm_` does, which refuses sparse ones and those on several meshes.
+
+    Return the norm before that, in float32 at least.
+    """
     import torch
     from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-    by_mesh: dict[Any, list[Tensor]] = {}
+    usual: dict[Any, list[Tensor]] = {}
+    """The parameters whose gradients PyTorch's functions serve, by the mesh of ranks over which they are sharded."""
+    others: list[Tensor] = []
+    """The parameters whose gradients are sparse, or have fewer than 32 bits."""
     for parameter in parameters:
-        by_mesh.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
-    gradients = [[p.grad for p in group if p.grad is not None] for group in by_mesh.values()]
-    norms = [full(get_total_norm(group, norm_type)) for group in gradients if group]
-    total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), norm_type)
-    for group in by_mesh.values():
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if gradient.is_sparse or wide_dtype(gradient.dtype) != gradient.dtype:
+            others.append(parameter)
+        else:
+            usual.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    gradients = [[p.grad for p in group if p.grad is not None] for group in usual.values()]
+    norms = [full(get_total_norm(group, norm_type)) for group in gradients]
+    norms += [full(norm_of(gradient_values(parameter), norm_type)) for parameter in others]
+    if not norms:
+        return torch.tensor(0.0)
+    total = norms[0] if len(norms) == 1 else norm_of_norms(norms, norm_type)
+    for group in usual.values():
         clip_grads_with_norm_(group, max_norm, total)
+    if others:
+        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)  # as clip_grads_with_norm_ does
+        for parameter in others:
+            local(writable_gradient_values(parameter)).mul_(factor)
     return total
+
+
+def clip_values(parameters: Iterable[Tensor], largest: float) -> None:
+    """Clamp each element of the gradients as `clip_grad_value_` does, which refuses sparse ones."""
+    from torch.nn.utils import clip_grad_value_
+
+    dense: list[Tensor] = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if parameter.grad.is_sparse:
+            writable_gradient_values(parameter).clamp_(-largest, largest)
+        else:
+            dense.append(parameter)
+    clip_grad_value_(dense, largest)
 
 
 @dataclass(eq=False)
@@ -146,9 +268,9 @@ class SAM(Hook):
 
     An iteration takes two forward and backward passes of its batch, which costs twice the time. The first one, whose
     outputs and loss the other hooks see, gives the direction in which the loss grows fastest. The weights move by `rho`
-    along it, the second pass computes the gradients there, and the weights move back. Batch norms take no statistics
-    in the second pass; dropout draws anew. Hooks inside the network fire in both passes. Over several ranks the
-    direction is that of the mean gradient.
+    along it, the second pass computes the gradients there, and the weights move back. The buffers are put back, too:
+    batch norms take no statistics in the second pass. Dropout draws anew. Hooks inside the network fire in both passes.
+    Over several ranks the direction is that of the mean gradient.
 
     It refuses fp16 and FSDP, gradient accumulation, and a task that steps its optimizers itself.
     """
@@ -165,29 +287,29 @@ class SAM(Hook):
 
     def after_backward(self, run: Run, batch: Any) -> None:
         import torch
-        from torch.nn.modules.batchnorm import _NormBase
 
-        moved = [parameter for parameter in run.model.parameters() if parameter.grad is not None]
-        norms = [module for module in run.model.modules() if isinstance(module, _NormBase)]
-        before, momenta = [parameter.detach().clone() for parameter in moved], [norm.momentum for norm in norms]
-        gradients = [parameter.grad for parameter in moved]
+        with_gradient = [parameter for parameter in run.model.parameters() if parameter.grad is not None]
+        moved = [parameter for parameter in with_gradient if not notes_of(parameter).is_frozen]
+        if not moved:
+            return
+        weights = [parameter.detach().clone() for parameter in moved]
+        buffers = [(buffer, buffer.clone()) for buffer in run.model.buffers()]
         with torch.no_grad():
-            norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
+            norm = norm_of_norms([norm_of(gradient_values(parameter)) for parameter in moved])
             scale = self.rho / (norm + 1e-12)
-            for parameter, gradient in zip(moved, gradients, strict=True):
-                parameter.add_(gradient * scale)
-        for each in norms:
-            each.momentum = 0.0
+            for parameter in moved:
+                assert parameter.grad is not None
+                parameter.add_(parameter.grad * scale)
         try:
             for optimizer in run.optimizers.values():
                 optimizer.zero_grad()
             run.loss(batch).backward()
         finally:
-            for each, momentum in zip(norms, momenta, strict=True):
-                each.momentum = momentum
             with torch.no_grad():
-                for parameter, value in zip(moved, before, strict=True):
-                    parameter.copy_(value)
+                for parameter, weight in zip(moved, weights, strict=True):
+                    parameter.copy_(weight)
+                for buffer, value in buffers:
+                    buffer.copy_(value)
 
 
 @dataclass(eq=False)

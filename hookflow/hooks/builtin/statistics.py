@@ -25,7 +25,8 @@ Stat = Literal["mean", "std", "norm", "min", "max"]
 class ParamStats(Hook):
     """Logs statistics of each parameter, `param/<name>/<statistic>`, and a histogram of its values if asked for.
 
-    The `std` is that of the population, the `norm` Euclidean. They are computed and stay on the device, so that nothing
+    The `std` is that of the population, the `norm` Euclidean; of a complex parameter they are those of its absolute
+    values. They are computed and stay on the device, so that nothing
     waits. A network has many parameters: give it `every`. A sharded parameter is gathered for it.
     """
 
@@ -40,8 +41,14 @@ class ParamStats(Hook):
         require_matches(self.match, named_parameters(run.model), "parameter of the network")
 
     def after_train_iter(self, run: Run) -> None:
+        import torch
+
         for name, parameter in matching(named_parameters(run.model), self.match).items():
             values = full(parameter.detach())
+            if values.is_complex():
+                values = values.abs()
+            if values.layout is not torch.strided:
+                values = values.to_dense()
             for stat, value in statistics(values, self.stats).items():
                 run.log(f"param/{name}/{stat}", value)
             if self.histogram:
@@ -67,16 +74,21 @@ class ActivationStats(Hook):
 
     def forward(self, run: Run, module: nn.Module, output: Any) -> None:
         values = first_tensor(output)
-        if values is not None and values.is_floating_point():
+        if values is not None and (values.is_floating_point() or values.is_complex()):
             for stat, value in statistics(values.detach(), ("mean", "std", "zeros")).items():
                 run.log(f"activation/{self.names[id(module)]}/{stat}", value)
 
 
 def statistics(values: Tensor, of: Collection[str]) -> dict[str, Tensor]:
-    """Return statistics of a tensor's values as tensors of no dimensions, float32 or better."""
+    """Return statistics of a tensor's values as tensors of no dimensions, float32 or better.
+
+    Of complex values they are those of their absolute values.
+    """
     import torch
 
-    wide = values if values.dtype == torch.float64 else values.float()
+    wide = values.abs() if values.is_complex() else values
+    if wide.dtype != torch.float64:
+        wide = wide.float()
     compute = {
         "mean": torch.mean,
         "std": lambda tensor: torch.std(tensor, correction=0),

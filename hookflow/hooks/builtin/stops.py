@@ -15,6 +15,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.metrics import latest
 from hookflow.hooks.optimizer_state import host_tensors_of, load_optimizer_state
+from hookflow.hooks.parameter_notes import notes_of
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import is_sharded, loss_over_ranks
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
@@ -208,6 +209,7 @@ class SpikeGuard(Hook):
                     load_optimizer_state(part, state, host_tensors=host_tensors_of(part))
                 else:
                     part.load_state_dict(state)
+            mask_weights(run.model)  # the checkpoint may be older than the masks
             self.losses = deque(self.kept["losses"], self.window)
             run.say("the weights and the optimizer are those of the last checkpoint again", "warn")
         self.spiked = False
@@ -230,6 +232,17 @@ class SpikeGuard(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.losses, self.in_a_row = deque(state["losses"], self.window), state["in_a_row"]
+
+
+def mask_weights(model: Any) -> None:
+    """Set the weights to zero that a hook has pruned."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            mask = notes_of(parameter).mask
+            if mask is not None:
+                parameter.mul_(mask)
 
 
 def is_spike(loss: float, losses: Sequence[float], window: int, sigmas: float) -> bool:
