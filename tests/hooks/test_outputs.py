@@ -144,7 +144,7 @@ class TestMetrics:
             hook.after_val_iter({"logits": torch.zeros(2, 3)})
         hook.after_val_iter({"logits": torch.zeros(2, 3), "target": torch.tensor([0, 1])})
         with pytest.raises(UserError, match=r'the metric "each" gives a tensor of shape \(3,\), and not one number'):
-            hook.after_val_epoch({})
+            hook.after_val_epoch(StandIn(), {})  # type: ignore[arg-type]
         with pytest.raises(UserError, match='accuracy needs the output "logits" of the task, which gives loss'):
             Accuracy().after_val_iter({"loss": 1.0})
 
