@@ -298,6 +298,17 @@ def test_the_first_batch_says_where_the_classes_are() -> None:
     assert ran(Accuracy(), first, later) == {"accuracy": pytest.approx(6 / 7)}
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_numbers_of_16_bits_are_summed_in_32(dtype: torch.dtype) -> None:
+    predicted = (300 * torch.rand(400, generator=torch.Generator().manual_seed(5))).to(dtype)
+    mse: Any = {"m": {"use": "MeanSquaredError"}}
+    expected = float(predicted.double().square().mean())
+    for size in (1, 64, 400):
+        parts = predicted.split(size)
+        outputs = [{"logits": part, "target": torch.zeros_like(part)} for part in parts]
+        assert float(ran(Metrics(mse), *outputs)["m"]) == pytest.approx(expected, rel=1e-5)
+
+
 def test_without_any_class_and_of_scores_that_are_nan_the_metric_is_nan() -> None:
     none = {"logits": ROWS, "target": torch.tensor([-100, -100])}
     assert math.isnan(ran(Accuracy(), none)["accuracy"])

@@ -20,6 +20,7 @@ from hookflow.hooks.builtin.scores import (
     activation_of,
     labels_of,
     logits_and_target,
+    precise,
     probabilities,
     range_problem,
     takes_classes,
@@ -407,6 +408,7 @@ class Metrics(Hook):
             for metric in self.made.values():  # texts, say
                 metric.update(predicted, target)
             return
+        predicted, target = precise(predicted), precise(target)
         scores: dict[tuple[bool, Activation | None], Tensor] = {}
         for name, metric in self.made.items():
             check = self.checks[name]

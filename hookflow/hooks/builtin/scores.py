@@ -129,12 +129,18 @@ def _is_of_torchmetrics(metric: Any, *kinds: str) -> bool:
     return any(base.__name__.startswith(kinds) for base in own)
 
 
-def probabilities(logits: Tensor, activation: Activation) -> Tensor:
-    """Return the probabilities of logits (N, …) or (N, classes, …), in float32 or better."""
+def precise(values: Tensor) -> Tensor:
+    """Return floating-point numbers in float32 or better: sums of 16 bits are too coarse, and no gloo gathers them."""
     import torch
 
-    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return precise.sigmoid() if activation == "sigmoid" else precise.softmax(dim=1)
+    if not values.is_floating_point():
+        return values
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def probabilities(logits: Tensor, activation: Activation) -> Tensor:
+    """Return the probabilities of logits (N, …) or (N, classes, …)."""
+    return logits.sigmoid() if activation == "sigmoid" else logits.softmax(dim=1)
 
 
 def update(metric: Any, scores: Tensor, target: Tensor) -> None:
