@@ -13,6 +13,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+"""Generators that an object may keep beside the global ones."""
+
 BLOCK = 256
 """Batches whose seeds are derived at once: one derivation takes 10 µs."""
 

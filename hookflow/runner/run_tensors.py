@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from hookflow.graph.slots import Verb
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.loader import Loader, OnDevice
+from hookflow.runner.random_state import GENERATORS
 
 Note = Callable[[Verb, str | None], None]
 """Takes that a key was read or written; None stands for all keys."""
@@ -301,7 +302,6 @@ BYTES = 8 * 2**20
 DEPTH, VALUES = 6, 10_000
 """How deep attributes are looked into, and at how many values in all."""
 
-GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 

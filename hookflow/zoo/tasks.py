@@ -79,6 +79,10 @@ class Classification:
     def _logits(self, run: Run, images: Tensor) -> Tensor:
         logits = _output(run.model, images)
         if self.flip_at_test:
+            if logits.ndim > 2:
+                message = f"flip_at_test averages logits (batch, classes), and the model returns {_shown(logits)}"
+                hint = 'of a map, the hook tta with output = "map" turns the mirrored one back'
+                raise UserError(Problem(message, hint=hint))
             kept = logits.clone()  # a network compiled to CUDA graphs writes its next output over this one
             logits = (kept + run.model(images.flip(3))) / 2
         return logits

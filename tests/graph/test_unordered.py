@@ -253,7 +253,10 @@ def test_all_built_in_hooks_backwards(tmp_path: Path) -> None:
     ]
     file = tmp_path / "backwards.toml"
     file.write_text("\n".join([run, f'[task]\nuse = "{TESTS / "own_tasks.py"}:paints"', *tables]))
-    commuted = tried_anew(read_pipeline(file, ("run.threads=1", "run.test=true")))
+    toy = TESTS / "toy.py"
+    images = [f'data.{split}.use="{toy}:Squares"' for split in ("val", "test")]  # which are turned by `tta`
+    settings = ("run.threads=1", "run.test=true", f'model.use="{toy}:Pooled"', *images)
+    commuted = tried_anew(read_pipeline(file, settings))
     assert len(commuted.same) > 40
     assert not commuted.untried
 

@@ -92,6 +92,7 @@ INSTEAD_OF = {"scheduler": "schedule"}
 NEEDS = {
     "images": ['task.use="./own_tasks.py:paints"'],
     "resize": ['model.use="./toy.py:Pooled"', 'data.train.use="./toy.py:Squares"'],
+    "tta": ['model.use="./toy.py:Pooled"', 'data.val.use="./toy.py:Squares"', 'data.test.use="./toy.py:Squares"'],
 }
 """What a hook needs of the pipeline, as overrides."""
 

@@ -4,24 +4,26 @@ import hashlib
 import random
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import hookflow
 from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.metrics import Accuracy, Metrics
 from hookflow.hooks.builtin.mixing import CutMix, Mixup, Resize
-from hookflow.hooks.builtin.predict import TTA, Predict, views
+from hookflow.hooks.builtin.predict import TTA, Predict, turned, views
 from hookflow.hooks.builtin.schedules import LRSchedule, ParamSchedule
 from hookflow.hooks.builtin.stops import TimeLimit
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from tests.conftest import TESTS, TOY, Trained, messages, records
+from tests.given import Returns, Scale, given
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, curve, final_state
 from tests.toy import Net, Points
@@ -94,6 +96,32 @@ def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_b
     assert (run_dir.checkpoints / "best").resolve().name in ("it00000010", "it00000015")
 
 
+def test_rows_of_shuffled_sets_come_with_their_indices_each_set_in_its_file(tmp_path: Path) -> None:
+    sets = {name: {"use": given, "args": {"kind": name}} for name in ("hard", "maps")}
+    train = {"use": given, "args": {"kind": "hard"}, "loader": {"batch_size": 4}}
+    shuffled = {"batch_size": 4, "shuffle": True}
+    run = hookflow.train(
+        {
+            "run": {"name": "given", "max_epochs": 1, "threads": 1, "device": "cpu", "test": True},
+            "model": {"use": Scale},
+            "optimizer": {"use": "torch.optim:SGD", "args": {"lr": 0.0}},
+            "task": {"use": Returns},
+            "data": {"train": train, "test": {name: {**each, "loader": shuffled} for name, each in sets.items()}},
+            "hooks": {"predict": {"use": "predict", "args": {"outputs": ["logits", "target"]}}},
+        },
+        "none",
+        runs=tmp_path,
+    )
+    for name in sets:
+        logits, target = given(name).tensors
+        with np.load(run.dir / f"predictions.{name}.npz") as file:
+            index = torch.from_numpy(file["index"])
+            assert sorted(index.tolist()) == [*range(len(target))]
+            assert index.tolist() != [*range(len(target))]
+            assert np.array_equal(file["logits"], logits[index])
+            assert np.array_equal(file["target"], target[index])
+
+
 @pytest.mark.parametrize(
     ("hook", "message", "iteration"),
     [
@@ -144,7 +172,7 @@ class TestMetrics:
             hook.after_val_iter({"logits": torch.zeros(2, 3)})
         hook.after_val_iter({"logits": torch.zeros(2, 3), "target": torch.tensor([0, 1])})
         with pytest.raises(UserError, match=r'the metric "each" gives a tensor of shape \(3,\), and not one number'):
-            hook.after_val_epoch({})
+            hook.after_val_epoch(StandIn(), {})  # type: ignore[arg-type]
         with pytest.raises(UserError, match='accuracy needs the output "logits" of the task, which gives loss'):
             Accuracy().after_val_iter({"loss": 1.0})
 
@@ -191,8 +219,29 @@ class TestTTA:
             "vflip": [[[6, 7, 8], [3, 4, 5], [0, 1, 2]]],
         }
         for transform, others in expected.items():
-            assert [view[0, 0].tolist() for view in views(image, [transform])] == [image[0, 0].tolist(), *others]
-        assert views(image, ["rot90"])[1][0, 0].tolist() == [[2, 5, 8], [1, 4, 7], [0, 3, 6]]
+            shown = [turned(image, view)[0, 0].tolist() for view in views([transform])]  # type: ignore[list-item]
+            assert shown == [image[0, 0].tolist(), *others]
+        assert turned(image, views(["rot90"])[1])[0, 0].tolist() == [[2, 5, 8], [1, 4, 7], [0, 3, 6]]
+
+    @pytest.mark.parametrize("transforms", [["hflip"], ["vflip"], ["rot90"], ["hflip", "rot90"], ["rot90", "vflip"]])
+    def test_maps_are_turned_back_before_they_are_averaged(self, transforms: Any) -> None:
+        """A network whose map is its image is not changed by views of it, whatever the sides."""
+        images = torch.arange(30.0).reshape(1, 2, 3, 5)
+        around = TTA(transforms, output="map").around_val(StandIn(net := nn.Identity()))  # type: ignore[arg-type]
+        next(around)
+        torch.testing.assert_close(net(images), images)
+        list(around)
+
+    def test_what_may_have_a_place_in_the_image_is_refused_until_it_is_said(self) -> None:
+        for output, wrong in ((None, torch.zeros(1, 2, 3, 5)), ("scores", torch.zeros(1, 12)), ("map", None)):
+            net = nn.Flatten() if output == "map" else nn.Identity()
+            around = TTA(["hflip"], output=output).around_val(StandIn(net))  # type: ignore[arg-type]
+            next(around)
+            with pytest.raises(UserError):
+                net(torch.zeros(1, 2, 3, 5) if wrong is None else wrong)
+        scores = TTA(["hflip"], output="scores").around_val(StandIn(net := nn.Identity()))  # type: ignore[arg-type]
+        next(scores)
+        assert net(torch.tensor([[[[1.0, 3.0]]]])).tolist() == [[[[2.0, 2.0]]]]
 
     def test_outputs_are_the_mean_over_all_views_and_the_network_is_restored(self) -> None:
         net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
@@ -310,3 +359,99 @@ def test_images_grow_with_the_run_and_are_interpolated_as_pytorch_does(done: int
     hook.name = "grow"
     with pytest.raises(UserError, match=r'hook "grow" resizes .* begins with a Tensor of shape \(3,\)'):
         hook.before_train_iter(run, (targets, targets))
+
+
+class Detection(NamedTuple):
+    images: Tensor
+    boxes: Tensor
+    masks: Tensor
+    heat: Tensor
+    classes: Tensor
+
+
+def resized(hook: Resize, batch: Any) -> Any:
+    """Return a batch of the first iteration, of half the size."""
+    run: Any = StandIn(iter=0, replaced=None)
+    run.replace_batch = lambda new: setattr(run, "replaced", new)
+    hook.name = "grow"
+    hook.before_train(run)
+    hook.before_train_iter(run, batch)
+    return run.replaced
+
+
+def test_what_lies_in_an_image_is_resized_with_it() -> None:
+    """A bright box, the same box in a mask and in a heat map, and its corners."""
+    images, boxes = torch.zeros(2, 1, 16, 24), torch.tensor([[[4.0, 2.0, 12.0, 10.0]], [[0.0, 6.0, 24.0, 16.0]]])
+    for image, ((left, top, right, bottom),) in zip(images, boxes.int().tolist(), strict=True):
+        image[0, top:bottom, left:right] = 1
+    masks = images[:, 0].long() * 7
+    hook = Resize(targets=("pixels", "map", "map", "keep"))
+    new = resized(hook, Detection(images, boxes, masks, images, torch.tensor([1, 2])))
+    assert isinstance(new, Detection)
+    assert new.images.shape == (2, 1, 8, 12)
+    assert torch.equal(new.boxes, boxes / 2)
+    for mask, ((left, top, right, bottom),) in zip(new.masks, new.boxes.int().tolist(), strict=True):
+        expected = torch.zeros(8, 12, dtype=torch.int64)
+        expected[top:bottom, left:right] = 7
+        assert torch.equal(mask, expected), "classes are not mixed with one another"
+    assert torch.equal(new.heat, new.images)
+    assert new.classes.tolist() == [1, 2]
+
+
+IMAGES = torch.zeros(2, 1, 16, 24)
+
+
+@pytest.mark.parametrize(
+    ("targets", "rest"),
+    [
+        pytest.param(None, [torch.zeros(2, 4)], id="boxes, or shares of classes"),
+        pytest.param(None, [torch.zeros(2)], id="numbers"),
+        pytest.param(None, [torch.zeros(2, 16, 24).long()], id="masks"),
+        pytest.param(None, [[{"boxes": torch.zeros(1, 4)}] * 2], id="boxes in dicts"),
+        pytest.param(["keep"], [torch.zeros(2), torch.zeros(2)], id="one part more than is stated"),
+        pytest.param(["map"], [torch.zeros(2, 8, 12)], id="maps of another size"),
+        pytest.param(["pixels"], [torch.zeros(2, 3)], id="no pairs"),
+        pytest.param(["pixels"], [torch.zeros(2, 4).long()], id="whole pixels"),
+        pytest.param(["pixels"], [[torch.zeros(1, 4)] * 2], id="a list"),
+    ],
+)
+def test_targets_of_which_nothing_says_where_they_lie_are_not_left_behind(targets: Any, rest: list[Any]) -> None:
+    with pytest.raises(UserError):
+        resized(Resize(targets=targets), (IMAGES, *rest))
+
+
+def test_classes_texts_and_what_is_said_to_have_no_place_stay() -> None:
+    classes, names, shares = torch.tensor([0, 2]), ["a.png", "b.png"], torch.ones(2, 4) / 4
+    new = resized(Resize(), [IMAGES, classes, names])
+    assert (type(new), new[1] is classes, new[2] is names) == (list, True, True)
+    assert resized(Resize(targets=("keep",)), (IMAGES, shares))[1] is shares
+
+
+@pytest.mark.parametrize("hook", [Mixup(classes=4), CutMix(classes=4)])
+@pytest.mark.parametrize(
+    "targets",
+    [
+        pytest.param(torch.tensor([0, -100]), id="an ignored class"),
+        pytest.param(torch.tensor([0, 4]), id="a class beyond"),
+        pytest.param(torch.zeros(2, 16, 24).long(), id="masks"),
+        pytest.param(torch.zeros(2, 1, 4), id="boxes"),
+        pytest.param(torch.zeros(2, 3), id="shares of other classes"),
+        pytest.param(torch.zeros(2), id="numbers"),
+    ],
+)
+def test_targets_that_are_no_classes_are_not_mixed(hook: Mixup, targets: Tensor) -> None:
+    hook.name = "mix"
+    with pytest.raises(UserError, match='hook "mix" mixes classes'):
+        hook.before_train_iter(Replaced(), (IMAGES, targets))  # type: ignore[arg-type]
+
+
+def test_a_mixed_batch_is_of_the_type_of_the_batch() -> None:
+    class Pair(NamedTuple):
+        images: Tensor
+        classes: Tensor
+
+    for batch in (Pair(IMAGES, torch.tensor([0, 1])), [IMAGES, torch.tensor([0, 1], dtype=torch.int32)]):
+        run: Any = Replaced()
+        Mixup(classes=2).before_train_iter(run, batch)
+        assert type(run.batch) is type(batch)
+        assert run.batch[1].sum(1).tolist() == [1, 1]

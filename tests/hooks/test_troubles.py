@@ -139,6 +139,10 @@ def observed(hooks: Sequence[str], folder: Path) -> tuple[Plan, Observed]:
         tables["task"] = {"use": "./own_tasks.py:paints"}
     if "resize" in hooks:
         tables["model"], tables["data"]["train"] = {"use": "./toy.py:Pooled"}, {"use": "./toy.py:Squares"}
+    if "tta" in hooks:
+        tables["model"] = {"use": "./toy.py:Pooled"}
+        for split in ("val", "test"):
+            tables["data"][split]["use"] = "./toy.py:Squares"
     loaded = load(tables)
     plan = valid_plan(loaded, TOY.parent)
     return plan, observe(loaded, plan, TOY.parent, lambda *said: None)

@@ -93,6 +93,35 @@ def test_the_number_of_workers_changes_no_bit(closing: Callable[[Source], Source
     assert not torch.equal(epoch(alone, 0)[0]["inputs"], epoch(alone, 1)[0]["inputs"])
 
 
+class Noisy(Images):
+    """Keeps generators of its own: one, and one in a transform."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+        self.transforms = [SimpleNamespace(draws=random.Random(0))]
+
+
+@pytest.mark.parametrize("made", [Noisy(), Subset(Noisy(), range(8))], ids=["itself", "a subset of it"])
+def test_generators_of_which_each_worker_has_a_copy_are_named(made: Any) -> None:
+    def warnings(**section: Any) -> list[str]:
+        said: list[tuple[str, ...]] = []
+        source(made, say=lambda *line: said.append(line), **section)
+        return [line[0] for line in said if "generators of its own" in line[0]]
+
+    (warning,) = warnings(workers=2)
+    assert "rng" in warning and "transforms.0.draws" in warning
+    assert len(warnings(workers=1)) == 1
+    assert warnings() == [], "here the change is seen, and named at the first checkpoint"
+    assert warnings(workers=2, worker_init_fn="./loaders.py:begins") == []
+
+
+def test_generators_of_a_loader_of_ones_own_are_named_too() -> None:
+    said: list[tuple[str, ...]] = []
+    as_source(DataLoader(Noisy(), num_workers=2), HERE, context(say=lambda *line: said.append(line)))
+    assert any("rng" in line[0] for line in said)
+
+
 def test_it_begins_anywhere_after_it_was_left_anywhere(closing: Callable[[Source], Source]) -> None:
     whole = epoch(source(Images()), 3)
     again = closing(source(Images(), workers=2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -11,7 +12,21 @@ from pydantic import Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.arguments import find_class
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.tensors import output
+from hookflow.hooks.builtin.scores import (
+    CLASS_DIM,
+    Activation,
+    ClassDim,
+    ClassDimension,
+    activation_of,
+    labels_of,
+    logits_and_target,
+    precise,
+    probabilities,
+    range_problem,
+    takes_classes,
+    update,
+)
+from hookflow.hooks.tensors import on_device, output, sum_dtype
 from hookflow.pipeline.components import Component
 from hookflow.pipeline.registry import missing_package
 from hookflow.user_code import causes
@@ -24,13 +39,75 @@ if TYPE_CHECKING:
 Stage = Literal["train", "val", "test"]
 
 
+SHARE_TOLERANCE = 0.02
+"""By how much the shares of the classes of an example may miss 1: those in bf16 are rounded."""
+
+
+class AnswerCounts:
+    """The right answers, the answers, and the targets whose shares do not sum to 1, on the device."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.right: Any = 0
+        self.answers: Any = 0
+        self.wrong_shares: Any = 0
+        self.has_shares = False
+
+    def add(self, logits: Tensor, target: Tensor, topk: int) -> None:
+        """Count the answers of a batch, logits (N, classes, …), to classes (N, …) or shares (N, classes, …)."""
+        answers = logits.topk(topk, dim=1).indices
+        if target.is_floating_point():
+            self._add_shares(answers, target)
+            return
+        is_class = (target >= 0) & (target < logits.shape[1])
+        is_right = (answers == target.unsqueeze(1)).any(dim=1) & is_class
+        self.right = self.right + is_right.sum()
+        self.answers = self.answers + is_class.sum()
+
+    def _add_shares(self, answers: Tensor, shares: Tensor) -> None:
+        """Count an answer as the share of the target that it has, so that shares of one class are that class."""
+        self.has_shares = True
+        shares = shares.to(sum_dtype(shares.device))
+        sums = shares.sum(dim=1)
+        is_wrong = ((sums - 1).abs() > SHARE_TOLERANCE) | (shares < 0).any(dim=1)
+        self.right = self.right + shares.gather(1, answers).sum()
+        self.answers = self.answers + sums.numel()
+        self.wrong_shares = self.wrong_shares + is_wrong.sum()
+
+    def over_ranks(self, run: Run) -> Tensor:
+        """Return the right answers, the answers and the wrong shares of all ranks: (3,). All must call it."""
+        import torch
+
+        here = (self.right, self.answers, self.wrong_shares)
+        return run.sum(torch.stack([on_device(count, run.device) for count in here]))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "trained": [self.right, self.answers],
+            "wrong_shares": self.wrong_shares,
+            "has_shares": self.has_shares,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.right, self.answers = state.get("trained", (0, 0))
+        self.wrong_shares = state.get("wrong_shares", 0)
+        self.has_shares = state.get("has_shares", False)
+
+
 @dataclass(eq=False)
 class Accuracy(Hook):
     """Counts right answers during validation and test, over all ranks, and adds them to the metrics.
 
-    Needs a task whose outputs hold `logits` (N, classes) and `target` (N), as Classification's do. Counts on the
-    device, so that nothing waits; only the end of the pass reads the total. With "train" among its `stages` it counts
-    the batches of the training, too, with the weights as they were then, and logs `train/accuracy` after each epoch.
+    Needs a task whose outputs hold `logits` (N, classes, …) and `target` (N, …), as Classification's do. Targets that
+    are no class, such as -100, are left out; without any other the accuracy is NaN. A target may also be the shares of
+    the classes (N, classes, …), as `mixup` makes them: then an answer counts as the share that its class has, so that
+    the accuracy is the mean of those by each of the two mixed targets, weighted by their shares.
+
+    Counts on the device, so that nothing waits; only the end of the pass reads the total. With "train" among its
+    `stages` it counts the batches of the training, too, with the weights as they were then, and logs `train/accuracy`
+    after each epoch.
     """
 
     phase = "early"
@@ -45,13 +122,15 @@ class Accuracy(Hook):
         "val",
         "test",
     )
+    class_dim: Annotated[ClassDim | None, Field(description=CLASS_DIM)] = None
 
     def __post_init__(self) -> None:
         self.metric = self.slot_keys({"topk": self.topk})["metric"]
         self.makes_metrics = (self.metric,)
-        self.trained: list[Any] = [0, 0]
-        self.evaluated: list[Any] = [0, 0]
-        """The right answers, and the answers, of the epoch and of the pass."""
+        self.classes = ClassDimension("accuracy", self.class_dim)
+        self.trained = AnswerCounts()
+        self.evaluated = AnswerCounts()
+        """What is counted of the epoch, and of the pass."""
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
@@ -65,45 +144,53 @@ class Accuracy(Hook):
         return {"metric": "accuracy" if args["topk"] == 1 else f"accuracy_top{args['topk']}"}
 
     def before_train_epoch(self) -> None:
-        self.trained = [0, 0]
+        self.trained.clear()
 
     def after_forward(self, outputs: dict[str, Any]) -> None:
         self._count(self.trained, outputs)
 
     def after_train_epoch(self, run: Run) -> None:
-        right, seen = map(run.sum, self.trained)
-        run.log(f"train/{self.metric}", right / seen.clamp(min=1))
+        totals = self.trained.over_ranks(run)
+        if self.trained.has_shares:
+            _refuse_wrong_shares(float(totals[2]))
+        run.log(f"train/{self.metric}", totals[0] / totals[1])
 
     def before_val_epoch(self) -> None:
-        self.evaluated = [0, 0]
+        self.evaluated.clear()
 
     def after_val_iter(self, outputs: dict[str, Any]) -> None:
         self._count(self.evaluated, outputs)
 
     def after_val_epoch(self, run: Run, metrics: MutableMapping[str, float]) -> None:
-        right, seen = (float(run.sum(float(count))) for count in self.evaluated)
-        metrics[self.metric] = right / max(seen, 1)
+        right, answers, wrong_shares = self.evaluated.over_ranks(run).tolist()
+        _refuse_wrong_shares(wrong_shares)
+        if answers == 0:
+            run.say(f"{self.metric} is NaN: no target of {run.split} is a class of the logits", "warn")
+        metrics[self.metric] = right / answers if answers else nan
 
     before_test_epoch = before_val_epoch
     after_test_iter = after_val_iter
     after_test_epoch = after_val_epoch
 
-    def _count(self, counts: list[Any], outputs: dict[str, Any]) -> None:
-        logits, target = _logits_and_target("accuracy", outputs)
-        answers = logits.topk(self.topk, dim=1).indices
-        counts[0] = counts[0] + (answers == target[:, None]).any(dim=1).sum()
-        counts[1] += len(target)
+    def _count(self, counts: AnswerCounts, outputs: dict[str, Any]) -> None:
+        logits, target = logits_and_target(outputs, self.classes, "accuracy")
+        if self.topk > logits.shape[1]:
+            message = f"accuracy counts the {self.topk} highest-scored classes, and the logits have {logits.shape[1]}"
+            raise UserError(Problem(message, hint="lower topk"))
+        counts.add(logits, target, self.topk)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"trained": list(self.trained)} if "train" in self.stages else {}
+        return self.trained.state_dict() if "train" in self.stages else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.trained = list(state.get("trained", (0, 0)))
+        self.trained.load_state_dict(state)
 
 
-def _logits_and_target(hook: str, outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    hint = "return logits (N, classes) and target (N) beside the loss, as hookflow.zoo.tasks:Classification does"
-    return output(outputs, "logits", hook, hint), output(outputs, "target", hook, hint)
+def _refuse_wrong_shares(targets: float) -> None:
+    if targets:
+        message = f"accuracy takes a floating-point target for shares of classes, and those of {targets:.0f} do not sum"
+        hint = "for several labels an example there are the Multilabel metrics of the hook metrics"
+        raise UserError(Problem(f"{message} to 1", hint=hint))
 
 
 WIDEST = 20
@@ -121,26 +208,34 @@ class ConfusionMatrix(Hook):
     A row is a class, a column what it is taken for.
     In the image each row is divided by its sum: white is all examples of the class. Needs a task whose outputs hold
     `logits` (N, classes, …) and `target` (N, …), as Classification's do; targets that are no class, such as -100, are
-    left out. Counts on the device, so that nothing waits; only the end of the pass reads the counts.
+    left out. Shares of classes are refused. Counts on the device, so that nothing waits; only the end of the pass reads
+    the counts.
     """
 
     reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
 
     classes: Annotated[list[str] | None, Field(description="the names of the classes; numbers if left out")] = None
+    class_dim: Annotated[ClassDim | None, Field(description=CLASS_DIM)] = None
 
     def __post_init__(self) -> None:
+        self.dimension = ClassDimension("confusion_matrix", self.class_dim)
         self.counts: Any = None
 
     def before_val_epoch(self) -> None:
         self.counts = None
 
     def after_val_iter(self, outputs: dict[str, Any]) -> None:
-        logits, target = _logits_and_target("confusion_matrix", outputs)
+        logits, target = logits_and_target(outputs, self.dimension, "confusion_matrix")
+        if target.is_floating_point():
+            message = f"confusion_matrix counts classes, and the target is {target.dtype} {(*target.shape,)}"
+            raise UserError(Problem(message, hint="a matrix of shares of classes is not defined"))
         result = counts(logits.argmax(dim=1), target, logits.shape[1])
         self.counts = result if self.counts is None else self.counts + result
 
     def after_val_epoch(self, run: Run) -> None:
         name = f"{run.split.replace('.', '/')}/confusion_matrix"
+        if self.counts is None:
+            raise UserError(Problem(f"confusion_matrix has nothing to count: every batch of {run.split} was skipped"))
         total = run.sum(self.counts)
         if run.rank:
             return
@@ -160,7 +255,7 @@ def counts(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
     """Return how often each class (row) is predicted as each (column), int64 (classes, classes), without waiting."""
     import torch
 
-    predicted, target = predicted.flatten(), target.flatten()
+    predicted, target = predicted.flatten(), target.flatten().long()  # small integers would overflow
     counted = (target >= 0) & (target < classes)
     cell = target.clamp(0, classes - 1) * classes + predicted
     result = torch.zeros(classes * classes, dtype=torch.int64, device=target.device)
@@ -200,12 +295,67 @@ class Metric(Component):
     """A metric: a class of torchmetrics by its name, or "package.module:Name", and its arguments."""
 
 
+class ScoreChecks:
+    """Counts, on the device, what a metric of torchmetrics was given in a pass that makes its value wrong."""
+
+    def __init__(self, name: str, metric: Any, predicted: str) -> None:
+        self.activation = activation_of(metric)
+        self.takes_classes = takes_classes(metric)
+        self._name = name
+        self._predicted = predicted
+        self._labels = labels_of(metric)
+        self._ignored = getattr(metric, "ignore_index", None)
+        self.clear()
+
+    def clear(self) -> None:
+        self._nans: Any = 0
+        self._beyond: Any = 0
+        self._no_labels: Any = 0
+
+    def add(self, scores: Tensor, target: Tensor) -> None:
+        """Look at what the metric is given of a batch."""
+        if self.activation is not None and scores.is_floating_point():
+            self._nans = self._nans + scores.isnan().sum()
+            self._beyond = self._beyond + ((scores < 0) | (scores > 1)).sum()
+        if self._labels is not None and not target.is_floating_point():
+            is_no_label = (target < 0) | (target >= self._labels)
+            if self._ignored is not None:
+                is_no_label = is_no_label & (target != self._ignored)
+            self._no_labels = self._no_labels + is_no_label.sum()
+
+    def over_ranks(self, run: Run) -> bool:
+        """Return whether the metric has a value, which it has not where a score was NaN. All ranks must call it.
+
+        Raises UserError where what it was given makes its value wrong.
+        """
+        import torch
+
+        here = (self._nans, self._beyond, self._no_labels)
+        totals = run.sum(torch.stack([on_device(count, run.device) for count in here]))
+        nans, beyond, no_labels = totals.tolist()
+        called = f'the metric "{self._name}"'
+        if beyond:
+            message = f'{called} is given the output "{self._predicted}" as probabilities, and {beyond:.0f} of them'
+            raise UserError(Problem(f"{message} are not from 0 to 1", hint='say what they are: scores = "logits"'))
+        if no_labels:
+            message = f"{called} takes targets from 0 to {(self._labels or 1) - 1}"
+            hint = "ignore_index = -100 among its args leaves out targets of -100"
+            raise UserError(Problem(f"{message}, and is given {no_labels:.0f} others", hint=hint))
+        return not nans
+
+
 @dataclass(eq=False)
 class Metrics(Hook):
     """Computes metrics of torchmetrics during validation and test, over all ranks, and adds them to the metrics.
 
     Each is given two of the task's outputs, batch by batch: what was predicted, and the target. It counts on the
     device; at the end of the pass torchmetrics brings the counts of all ranks together. The result must be one number.
+
+    Metrics of one logit a label (Binary…, Multilabel…), and those of thresholds (MulticlassAUROC, say), need
+    probabilities. torchmetrics itself takes a batch for logits when one of them is not from 0 to 1, and so the value
+    would hang on the size of the batches; here `scores` says what they are. A target that is no class is refused
+    unless it is the `ignore_index` of the metric; where a score is NaN, so is the metric.
+
     Metrics that check their arguments wait for a GPU in each batch, unless `validate_args = false` is among theirs.
     Needs torchmetrics: pip install 'hookflow[metrics]'.
     """
@@ -223,10 +373,23 @@ class Metrics(Hook):
     ]
     predicted: Annotated[str, Field(description="the output that is given as what was predicted")] = "logits"
     target: Annotated[str, Field(description="the output that is given as the target")] = "target"
+    scores: Annotated[
+        Literal["logits", "probabilities"] | None,
+        Field(description="what floating-point predictions are; needed where the output is not called logits"),
+    ] = None
+    class_dim: Annotated[ClassDim | None, Field(description=CLASS_DIM)] = None
 
     def __post_init__(self) -> None:
         self.makes_metrics = tuple(self.metrics)
         self.made = made(self.metrics)
+        self.checks = {name: ScoreChecks(name, metric, self.predicted) for name, metric in self.made.items()}
+        self.classes = ClassDimension("metrics", self.class_dim)
+        self.are_logits = (self.scores or self.predicted) == "logits"
+        undecided = [name for name, check in self.checks.items() if check.activation is not None]
+        if undecided and self.scores is None and self.predicted != "logits":
+            message = f'nothing says whether the output "{self.predicted}" is logits or probabilities'
+            hint = 'say it: scores = "logits", or scores = "probabilities"'
+            raise UserError(Problem(f'{message}, which the metric "{undecided[0]}" must know', hint=hint))
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -234,23 +397,46 @@ class Metrics(Hook):
             raise UserError(missing)
 
     def before_val_epoch(self, run: Run) -> None:
-        for metric in self.made.values():
+        for name, metric in self.made.items():
             metric.to(run.device).reset()
+            self.checks[name].clear()
 
     def after_val_iter(self, outputs: Mapping[str, Any]) -> None:
         hint = 'say which it is: predicted = "…", target = "…"'
         predicted, target = (output(outputs, name, "metrics", hint) for name in (self.predicted, self.target))
-        for metric in self.made.values():
-            metric.update(predicted, target)
-
-    def after_val_epoch(self, metrics: MutableMapping[str, Any]) -> None:
+        if not hasattr(predicted, "is_floating_point") or not hasattr(target, "is_floating_point"):
+            for metric in self.made.values():  # texts, say
+                metric.update(predicted, target)
+            return
+        predicted, target = precise(predicted), precise(target)
+        scores: dict[tuple[bool, Activation | None], Tensor] = {}
         for name, metric in self.made.items():
+            check = self.checks[name]
+            kind = check.takes_classes, check.activation
+            if kind not in scores:
+                scores[kind] = self._scores(predicted, target, *kind)
+            check.add(scores[kind], target)
+            update(metric, scores[kind], target)
+
+    def _scores(self, predicted: Tensor, target: Tensor, of_classes: bool, activation: Activation | None) -> Tensor:
+        """Return what was predicted as a metric takes it: classes in the second dimension, probabilities for logits."""
+        if not predicted.is_floating_point():
+            return predicted
+        if of_classes:
+            predicted = predicted.movedim(self.classes.find(predicted, target), 1)
+        if activation is None or not self.are_logits:
+            return predicted
+        return probabilities(predicted, activation)
+
+    def after_val_epoch(self, run: Run, metrics: MutableMapping[str, Any]) -> None:
+        for name, metric in self.made.items():
+            has_value = self.checks[name].over_ranks(run)
             value = metric.compute()
             if getattr(value, "ndim", None) != 0:
                 shown = f"a tensor of shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
                 message = f'the metric "{name}" gives {shown}, and not one number'
                 raise UserError(Problem(message, hint='many give one with average = "macro" among their args'))
-            metrics[name] = value
+            metrics[name] = value if has_value else nan
 
     before_test_epoch = before_val_epoch
     after_test_iter = after_val_iter
@@ -268,6 +454,8 @@ def made(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
         metric, called = Metric.model_validate(stated), f'the metric "{name}"'
         try:
             result[name] = find_class(metric, torchmetrics.Metric, modules, called)(**metric.args)
+            if problem := range_problem(result[name], called):
+                problems.append(problem)
         except UserError as error:
             problems += error.problems
         except (TypeError, ValueError) as error:

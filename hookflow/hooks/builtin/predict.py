@@ -95,9 +95,12 @@ class Predict(Hook):
     """Writes outputs of the task for every example of the test data to a file in the run directory.
 
     Each output is a tensor with a row for each example of the batch. A name that the outputs lack may be a key of the
-    batch, such as the ids of the examples. Each rank writes the rows of its own shard, `predictions.rank1.npz`; of
-    ranks that split layers among them, the first does. Predictions of a checkpoint for data without targets:
-    `hookflow predict`.
+    batch, such as the ids of the examples. Where the data know the indices of their examples in the dataset, as those
+    with a `loader` do, they are a column `index`, unless an output of that name is written.
+
+    Each rank writes the rows of its own shard, `predictions.rank1.npz`; of ranks that split layers among them, the
+    first does. Of several sets each has a file, `predictions.ood.npz`. Predictions of a checkpoint for data without
+    targets: `hookflow predict`.
     """
 
     reads: ClassVar[Slots] = {"after_test_iter": ("batch", "outputs")}
@@ -107,26 +110,44 @@ class Predict(Hook):
         "predictions.npz"
     )
 
-    def before_test_epoch(self) -> None:
-        self.rows = Predictions("the task's outputs are")
-
     def __post_init__(self) -> None:
-        self.before_test_epoch()
+        self._clear()
 
-    def after_test_iter(self, batch: Any, outputs: Mapping[str, Any]) -> None:
+    def _clear(self) -> None:
+        self.rows = Predictions("the task's outputs are")
+        self.indices: Sequence[Tensor] | None = None
+
+    def before_test_epoch(self, run: Run) -> None:
+        self._clear()
+        data = run.data[run.split]
+        if "index" not in self.outputs and hasattr(data, "indices"):
+            self.indices = data.indices(0)
+
+    def after_test_iter(self, batch: Any, batch_idx: int, outputs: Mapping[str, Any]) -> None:
         there = {**batch, **outputs} if isinstance(batch, Mapping) else outputs
-        self.rows.add({name: output(there, name, "predict") for name in self.outputs})
+        rows = {name: output(there, name, "predict") for name in self.outputs}
+        if self.indices is not None:
+            rows = {"index": self.indices[batch_idx], **rows}
+        self.rows.add(rows)
 
     def after_test_epoch(self, run: Any) -> None:  # `repeats` is not of the public protocol
         if not run.repeats:
-            path = of_rank(run.dir / self.file, run.rank)
-            with whole(path) as file:
-                WRITERS[path.suffix](file, self.rows.all())
+            _, _, name_of_set = run.split.partition(".")
+            file = run.dir / self.file
+            if name_of_set:
+                file = file.with_name(f"{file.stem}.{name_of_set}{file.suffix}")
+            path = of_rank(file, run.rank)
+            with whole(path) as opened:
+                WRITERS[path.suffix](opened, self.rows.all())
             run.say(f"predictions are in {path.name}")
-        self.before_test_epoch()
+        self._clear()
 
 
 Transform = Literal["hflip", "vflip", "rot90"]
+
+
+OutputKind = Literal["scores", "map"]
+"""What a network returns: numbers of the whole image, or numbers of each place in it."""
 
 
 @dataclass(eq=False)
@@ -134,9 +155,13 @@ class TTA(Hook):
     """Averages the network's outputs over augmented views of each image in validation and test.
 
     Each transform makes views of each view before it, beside that itself: `hflip` and `vflip` a mirrored one, `rot90`
-    three turned ones. So ["hflip", "vflip"] makes four. Images are (batch, channels, height, width), and the network's
-    only argument; what it returns has no place in the image, as the logits of classes. A batch takes as many passes as
-    there are views.
+    three turned ones. So ["hflip", "vflip"] makes four. Images are (batch, …, height, width), and the network's only
+    argument. A batch takes as many passes as there are views.
+
+    What the network returns is averaged as it is where it is (batch,) or (batch, numbers), which must have no place in
+    the image, as the logits of classes have none; boxes and key points have. Any other shape needs `output`: a "map"
+    (batch, …, height, width) is turned back before it is averaged, "scores" are averaged as they are. What a map holds
+    must have no direction, as a flow has.
     """
 
     reads: ClassVar[Slots] = dict.fromkeys(("around_val", "around_test"), ("model",))
@@ -145,11 +170,14 @@ class TTA(Hook):
         list[Transform], Field(min_length=1, description="one after the other", examples=[["hflip", "vflip"]])
     ]
     model: Annotated[str | None, Field(description="which of several models; the only one if left out")] = None
+    output: Annotated[
+        OutputKind | None, Field(description="what the network returns, where that is more than numbers of an image")
+    ] = None
 
     def around_val(self, run: Run) -> Iterator[None]:
         model: nn.Module = run.model if self.model is None else run.models[self.model]
         outer = vars(model).get("forward")
-        model.forward = averaging(model.forward, self.transforms)
+        model.forward = averaging(model.forward, self.transforms, self.output)
         try:
             yield
         finally:
@@ -161,33 +189,83 @@ class TTA(Hook):
     around_test = around_val
 
 
-def averaging(forward: Callable[..., Any], transforms: Sequence[Transform]) -> Callable[[Tensor], Tensor]:
+def averaging(
+    forward: Callable[..., Any], transforms: Sequence[Transform], kind: OutputKind | None
+) -> Callable[[Tensor], Tensor]:
     """Return a forward pass that computes the mean of the outputs over all views of its images."""
+    augmentations = views(transforms)
 
     def averaged(images: Tensor) -> Tensor:
+        if images.ndim < 4:
+            message = f"tta turns images (batch, channels, height, width), and is given {(*images.shape,)}"
+            raise UserError(Problem(message, hint="the first argument of the network must be the images"))
         total: Any = None
-        augmented = views(images, transforms)
-        for view in augmented:
-            result = forward(view)
-            if not hasattr(result, "mean"):
-                message = f"tta averages outputs: the network must return one tensor, not a {type(result).__name__}"
-                raise UserError(Problem(message))
+        for view in augmentations:
+            result = forward(turned(images, view))
+            _check_output(result, kind)
+            if kind == "map":
+                result = turned_back(result, view)
             total = result.clone() if total is None else total + result  # CUDA graphs write over their last output
-        return total / len(augmented)  # type: ignore[no-any-return]
+        return total / len(augmentations)  # type: ignore[no-any-return]
 
     return averaged
 
 
-def views(images: Tensor, transforms: Sequence[Transform]) -> list[Tensor]:
-    """Return all views of images, themselves first."""
-    result = [images]
+def _check_output(result: Any, kind: OutputKind | None) -> None:
+    """Raise UserError where an output cannot be averaged, or nothing says how."""
+    if not hasattr(result, "mean"):
+        message = f"tta averages outputs: the network must return one tensor, not a {type(result).__name__}"
+        raise UserError(Problem(message))
+    shape = (*result.shape,)
+    if kind is None and result.ndim > 2:
+        message = f"the network returns {shape}, and nothing says to tta whether that has a place in the image"
+        hint = 'say it: output = "map" for (batch, …, height, width), which is turned back, or output = "scores"'
+        raise UserError(Problem(message, hint=hint))
+    if kind == "map" and result.ndim < 3:
+        raise UserError(Problem(f"the network returns {shape}, and tta needs a map (batch, …, height, width)"))
+
+
+View = tuple[Transform | Literal["rot180", "rot270"], ...]
+"""What is done to an image, one after the other."""
+
+MADE_BY: dict[Transform, tuple[View, ...]] = {
+    "hflip": (("hflip",),),
+    "vflip": (("vflip",),),
+    "rot90": (("rot90",), ("rot180",), ("rot270",)),
+}
+"""The views that each transform makes of a view."""
+
+
+def views(transforms: Sequence[Transform]) -> list[View]:
+    """Return all views of an image, itself first."""
+    result: list[View] = [()]
     for transform in transforms:
-        result = [*result, *(other for image in result for other in VIEWS[transform](image))]
+        made = [(*view, *further) for view in result for further in MADE_BY[transform]]
+        result = [*result, *made]
     return result
 
 
-VIEWS: dict[Transform, Callable[[Tensor], list[Tensor]]] = {
-    "hflip": lambda images: [images.flip(-1)],
-    "vflip": lambda images: [images.flip(-2)],
-    "rot90": lambda images: [images.rot90(turns, (-2, -1)) for turns in (1, 2, 3)],
-}
+QUARTER_TURNS = {"rot90": 1, "rot180": 2, "rot270": 3}
+
+
+def turned(images: Tensor, view: View) -> Tensor:
+    """Return images (…, height, width) as a view shows them."""
+    for step in view:
+        images = _step(images, step, 1)
+    return images
+
+
+def turned_back(maps: Tensor, view: View) -> Tensor:
+    """Return maps (…, height, width) of a view as the image itself lies."""
+    for step in reversed(view):
+        maps = _step(maps, step, -1)
+    return maps
+
+
+def _step(images: Tensor, step: str, direction: int) -> Tensor:
+    """Return images after one step, or before it where the direction is -1."""
+    if step == "hflip":
+        return images.flip(-1)
+    if step == "vflip":
+        return images.flip(-2)
+    return images.rot90(direction * QUARTER_TURNS[step], (-2, -1))

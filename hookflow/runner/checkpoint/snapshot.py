@@ -34,8 +34,8 @@ from hookflow.runner.data.batches import has_own_state, own_parts, split_of
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.update import Update
-from hookflow.runner.random_state import random_state, set_random_state
-from hookflow.runner.run_tensors import GENERATORS, OPAQUE, mark, of_tensor
+from hookflow.runner.random_state import GENERATORS, random_state, set_random_state
+from hookflow.runner.run_tensors import OPAQUE, mark, of_tensor
 from hookflow.user_code import only_showable
 
 OTHER = "model and optimizer must be those of the checkpoint once after_load_checkpoint has fired; else start a new run"

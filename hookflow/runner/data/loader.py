@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.runner.data.batches import DataContext, OwnStates, Sized, map_parts, prefetch, tensors
 from hookflow.runner.data.loader_parts import BatchSampler, GivenBatches, LoaderParts
+from hookflow.runner.data.own_generators import warn_of_copies
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.random_state import ForkedGenerators, RNGStream, batch_seeds, derive_seed, seed_generators, seeded
 
@@ -67,6 +68,8 @@ class Loader(_ByIndex):
         self._batches: Any = None
         self._fetches = fetches = _FetchBatch(data, parts)
         self.loader: DataLoader[Any] | None = None
+        if parts.worker_init_fn is None:
+            warn_of_copies(data, workers, parts.context.say)
         # without workers and pinned memory PyTorch's loader takes 17 µs a batch for a call
         if workers or parts.context.device.type == "cuda":
             options = loader_options(fetches, type(data).__name__, parts)

@@ -15,6 +15,7 @@ from hookflow.pipeline.values import limited_batches
 from hookflow.runner.data.batches import DataContext, OverLoader, OwnStates, Sized, Sizes, data_info, sets_of, split_of
 from hookflow.runner.data.loader import Loader, OnDevice
 from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.own_generators import warn_of_copies
 from hookflow.runner.data.stream import Stateful, stream_source
 from hookflow.runner.random_state import random_state, seeded, set_random_state
 
@@ -151,6 +152,8 @@ class Batches(OverLoader):
         self._generator: torch.Generator | None = getattr(batches, "generator", None)
         self._began: dict[str, Any] | None = None
         data = getattr(batches, "dataset", batches)
+        if getattr(batches, "worker_init_fn", None) is None:
+            warn_of_copies(data, getattr(batches, "num_workers", 0), context.say)
         parts = {name: getattr(batches, name, None) for name in ("sampler", "batch_sampler", "collate_fn", "generator")}
         self.own_states = OwnStates(dataset=data, **parts)
         size = getattr(batches, "batch_size", None) or 0

@@ -1,0 +1,162 @@
+"""What metrics are computed of: logits beside their targets, and scores as torchmetrics takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookflow.errors import Problem, UserError
+from hookflow.hooks.tensors import output
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ClassDim = Literal["second", "last"]
+"""The dimension of the classes in logits: the one behind the examples, or the last."""
+
+DIMENSIONS: dict[ClassDim, int] = {"second": 1, "last": -1}
+
+Activation = Literal["sigmoid", "softmax"]
+"""The function that makes probabilities of logits."""
+
+CLASS_DIM = "the dimension of the classes in the logits, where their shape does not say it"
+
+OUTPUTS = "return logits (N, classes) and target (N) beside the loss, as hookflow.zoo.tasks:Classification does"
+
+
+class ClassDimension:
+    """The dimension of the classes in the logits of a task: what is stated, else what the first batch shows.
+
+    The classes are in the second dimension of the logits, or in the last; without it, the logits have the shape of the
+    target. Where both fit, nothing is guessed.
+    """
+
+    def __init__(self, hook: str, stated: ClassDim | None) -> None:
+        self._hook = hook
+        self._dim = None if stated is None else DIMENSIONS[stated]
+
+    def find(self, logits: Tensor, target: Tensor) -> int:
+        """Return the dimension, 1 or -1. Raises UserError where the logits do not fit the target.
+
+        The target is classes (N, …), or shares of classes in the shape of the logits.
+        """
+        one_logit = "of one logit an example, the hook metrics computes BinaryAccuracy and others"
+        if logits.ndim < 2:
+            raise self._refused(logits, target, "needs a logit for each class", one_logit)
+        candidates = (1,) if logits.ndim == 2 else (1, -1)
+        fitting = [dim for dim in candidates if _fits(logits, target, dim)]
+        dim = 1 if logits.ndim == 2 else self._dim
+        if dim is None and len(fitting) > 1:
+            raise self._refused(
+                logits,
+                target,
+                "cannot tell where the classes are",
+                'say it: class_dim = "second", or class_dim = "last"',
+            )
+        if dim is None and fitting:
+            dim = self._dim = fitting[0]
+        if dim not in fitting:
+            hint = f"{OUTPUTS}; for several labels an example there are the Multilabel metrics of the hook metrics"
+            raise self._refused(logits, target, "needs logits (N, classes, …) and classes (N, …)", hint)
+        if logits.shape[dim] < 2:
+            raise self._refused(logits, target, "needs a logit for each class", one_logit)
+        return dim
+
+    def _refused(self, logits: Tensor, target: Tensor, why: str, hint: str) -> UserError:
+        shapes = f"logits of shape {(*logits.shape,)} and a target of {target.dtype} {(*target.shape,)}"
+        return UserError(Problem(f"{self._hook} {why}, and is given {shapes}", hint=hint))
+
+
+def _fits(logits: Tensor, target: Tensor, dim: int) -> bool:
+    """Say whether logits with the classes in a dimension have a place for each target."""
+    if target.is_floating_point():  # shares
+        return logits.shape == target.shape
+    places = [*logits.shape]
+    del places[dim]
+    return places == [*target.shape]
+
+
+def logits_and_target(outputs: Mapping[str, Any], classes: ClassDimension, hook: str) -> tuple[Tensor, Tensor]:
+    """Return logits (N, classes, …), and classes (N, …), int64, or shares of classes in the shape of the logits.
+
+    Raises UserError where the outputs are something else.
+    """
+    logits = output(outputs, "logits", hook, OUTPUTS)
+    target = output(outputs, "target", hook, OUTPUTS)
+    for name, value in (("logits", logits), ("target", target)):
+        if not hasattr(value, "is_floating_point"):
+            raise UserError(Problem(f'{hook} needs the output "{name}" as a tensor, not a {type(value).__name__}'))
+    dim = classes.find(logits, target)
+    if target.is_floating_point():
+        return logits.movedim(dim, 1), target.movedim(dim, 1)
+    return logits.movedim(dim, 1), target.long()  # what is computed with small integers may overflow
+
+
+def activation_of(metric: Any) -> Activation | None:
+    """Return what a metric of torchmetrics applies to the scores of a batch that are not all from 0 to 1.
+
+    None where it does not look at their range.
+    """
+    import torchmetrics.classification as of_classes
+
+    if _is_of_torchmetrics(metric, "Binary", "Multilabel"):
+        return "sigmoid"
+    softened = (
+        of_classes.MulticlassPrecisionRecallCurve,
+        of_classes.MulticlassCalibrationError,
+        of_classes.MulticlassHingeLoss,
+    )
+    return "softmax" if isinstance(metric, softened) else None
+
+
+def labels_of(metric: Any) -> int | None:
+    """Return how many values a target of a metric of torchmetrics may have, from 0 on; None where it is no class."""
+    if _is_of_torchmetrics(metric, "Binary", "Multilabel"):
+        return 2
+    if takes_classes(metric):
+        number = getattr(metric, "num_classes", None)
+        return number if isinstance(number, int) else None
+    return None
+
+
+def takes_classes(metric: Any) -> bool:
+    """Say whether a metric of torchmetrics compares classes (N, …) with scores (N, classes, …)."""
+    return _is_of_torchmetrics(metric, "Multiclass")
+
+
+def _is_of_torchmetrics(metric: Any, *kinds: str) -> bool:
+    own = (base for base in type(metric).__mro__ if base.__module__.startswith("torchmetrics.classification."))
+    return any(base.__name__.startswith(kinds) for base in own)
+
+
+def precise(values: Tensor) -> Tensor:
+    """Return floating-point numbers in float32 or better: sums of 16 bits are too coarse, and no gloo gathers them."""
+    import torch
+
+    if not values.is_floating_point():
+        return values
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def probabilities(logits: Tensor, activation: Activation) -> Tensor:
+    """Return the probabilities of logits (N, …) or (N, classes, …)."""
+    return logits.sigmoid() if activation == "sigmoid" else logits.softmax(dim=1)
+
+
+def update(metric: Any, scores: Tensor, target: Tensor) -> None:
+    """Update a metric of torchmetrics with a batch."""
+    if type(metric).__name__ != "MultilabelRankingLoss":
+        metric.update(scores, target)
+        return
+    # a batch in which no example has both labels that hold and labels that do not counts as one example there
+    for row, row_target in zip(scores.split(1), target.split(1), strict=True):
+        metric.update(row, row_target)
+
+
+def range_problem(metric: Any, called: str) -> Problem | None:
+    """Return that a metric takes the range of the images from each batch, so that its value hangs on their size."""
+    ranged = type(metric).__name__ in ("StructuralSimilarityIndexMeasure", "MultiScaleStructuralSimilarityIndexMeasure")
+    if not ranged or metric.data_range is not None:
+        return None
+    message = f"{called} takes the range of the values from each batch, and so hangs on the size of the batches"
+    return Problem(message, hint="state it among its args: data_range = 1.0 for values from 0 to 1")
