@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from hookflow.errors import Problem, UserError, nearest
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hookflow.hooks.run import Run
+
+Weight = Union[float, "Tensor"]
+"""What a batch weighs in a mean: a number, or a tensor of one element, whose device is not waited for."""
 
 
 def is_sharded(tensor: Any) -> bool:

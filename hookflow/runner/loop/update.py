@@ -121,6 +121,7 @@ class Update:
             self.losses.watch(loss, batch)
         seed = None
         if self.guard:
+            self.guard.watch(loss, names)
             seed = self.guard.seed(loss, weight)
         elif weight != 1.0:
             loss = loss * weight
@@ -170,7 +171,7 @@ class Update:
             self.keep_gradients()
             if self._skips():
                 self.group.close()
-                self._used.update(names)
+                self._have_used(names)
                 self.leave_out(True)
             return
         factor = self.group.close()
@@ -191,7 +192,7 @@ class Update:
             self._engine.fire("before_optimizer_step", *offered)
             if skips := self._skips():
                 self._engine.leave(entered)
-        self._used.update(names)
+        self._have_used(names)
         if self.guard and found_inf is not None and len(self._used) == len(self.every):
             self.guard.update_scale()
         if skips:
@@ -208,6 +209,12 @@ class Update:
             self._engine.fire("after_optimizer_step", *offered)
         if self.guard:
             self.guard.report()
+
+    def _have_used(self, names: Collection[str]) -> None:
+        """Note that a step of these optimizers has used their gradients, or left them out."""
+        self._used.update(names)
+        if self.guard:
+            self.guard.forget_losses(names)
 
     def _skips(self) -> bool:
         """Return whether a hook (on any rank) has asked to skip the current step, and forget it."""
