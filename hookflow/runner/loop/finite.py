@@ -117,8 +117,9 @@ class StepGuard:
     """Checks the gradients before each step, and skips it when one of them is not finite. All ranks decide alike.
 
     In float16 it scales the losses, as `torch.amp.GradScaler`, which would wait for the device. With `run.on_nan =
-    "skip"` it checks the losses as well: one that is not finite may have finite gradients. `waits` says whether the host must know before a step
-    whether it is taken: an optimizer that is not fused cannot skip one by itself, and hooks fire after each step.
+    "skip"` it checks the losses as well: one that is not finite may have finite gradients. `waits` says whether the
+    host must know before a step whether it is taken: an optimizer that is not fused cannot skip one by itself, and
+    hooks fire after each step.
     """
 
     def __init__(
@@ -212,9 +213,7 @@ class StepGuard:
         if self.waits:
             optimizer.step()
             return
-        optimizer.found_inf = found_inf  # type: ignore[attr-defined]
-        optimizer.step()
-        del optimizer.found_inf  # type: ignore[attr-defined]
+        step_unless(optimizer, found_inf)
 
     def update_scale(self) -> None:
         """Move the scale of the losses; for when no gradients are left that were computed with the present one."""
@@ -272,10 +271,56 @@ class StepGuard:
                 self._bad_loss[name].copy_(bad)
 
 
+def step_unless(optimizer: Optimizer, left_out: Tensor) -> None:
+    """Let an optimizer that `can_skip` step, unless a tensor on the device is 1."""
+    optimizer.found_inf = left_out  # type: ignore[attr-defined]
+    optimizer.step()
+    del optimizer.found_inf  # type: ignore[attr-defined]
+
+
+def can_skip(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer can leave a step out by itself, as a tensor on the device says."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+class EmptySteps:
+    """Steps of batches that weigh nothing: says the first of them, and on CUDA waits for no device to learn of it."""
+
+    def __init__(self, state: RunState, say: Callable[..., None]) -> None:
+        self._state = state
+        self._say = say
+        self._sent: AsyncScalarCopy[tuple[int, str]] = AsyncScalarCopy()
+        self._said = False
+
+    def left_out(self) -> None:
+        """Note that this iteration leaves a step out because its batches weigh nothing."""
+        self._tell(self._state.iter + 1, LEFT_OUT)
+
+    def watch(self, is_empty: Tensor, outcome: str) -> None:
+        """Take in a tensor that is 1 if the batches of this iteration weigh nothing, and what its step does then."""
+        if not self._said:
+            self._sent.send(is_empty, (self._state.iter + 1, outcome))
+            self.settle(wait=False)
+
+    def settle(self, *, wait: bool) -> None:
+        for is_empty, (it, outcome) in self._sent.arrived(wait):
+            if is_empty:
+                self._tell(it, outcome)
+
+    def _tell(self, it: int, outcome: str) -> None:
+        if not self._said:
+            self._said = True
+            self._say(f"the batch of iteration {it} has weight 0 (nothing in it counts): {outcome}", "warn")
+
+
+LEFT_OUT = "it takes no step"
+ZERO_STEP = "its step has gradients of zero, since only an optimizer with fused = true leaves one out by itself"
+
+
 def why_the_host_looks(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:
     """Return why the host must check the gradients before each step; an empty string where it need not."""
     for optimizer in optimizers.values():
-        if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        if not can_skip(optimizer):
             fused = ", as one with fused = true can" if "fused" in optimizer.defaults else ""
             return f"this {type(optimizer).__name__} cannot leave one out by itself{fused}"
     for binding in plan.at("after_optimizer_step"):
