@@ -421,8 +421,6 @@ PADDED = (
 PADDED_DATA = (
     'data.train={use="tests.masked:padded", args={seed=3, masked=[%s]}, loader={batch_size=%d, shuffle=false}}'
 )
-    'data.train={use="tests.masked:padded", args={seed=3, masked=[%s]}, loader={batch_size=%d, shuffle=false}}'
-)
 
 
 @pytest.mark.parametrize("task", ["hookflow.zoo.tasks:LanguageModelling", "tests.masked:StepsItself"])
