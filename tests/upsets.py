@@ -11,6 +11,18 @@ from tests.gan import Adversarial
 from tests.toy import Net
 
 
+class NaNWithGradient(torch.autograd.Function):
+    """A loss that is NaN, whose gradient is finite whatever it is multiplied by."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor) -> torch.Tensor:
+        return loss * torch.nan
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return torch.ones_like(gradient)
+
+
 class Upset(Classification):
     """Spoils the batches that are named: their loss, their gradient alone, or the loss but not its gradient.
 
@@ -33,6 +45,8 @@ class Upset(Classification):
                     outputs["loss"] = outputs["loss"] * torch.nan
                 case "gradient":
                     outputs["loss"] = outputs["loss"] + (outputs["logits"] * 0).sqrt().sum()
+                case "finite gradient":
+                    outputs["loss"] = NaNWithGradient.apply(outputs["loss"])
                 case "constant":
                     outputs["loss"] = outputs["loss"] + torch.inf
         return outputs
@@ -61,7 +75,17 @@ class Loud(Classification):
 class UpsetAdversarial(Adversarial):
     def judged(self, run: Any, points: torch.Tensor, as_real: float) -> torch.Tensor:
         result = super().judged(run, points, as_real)
-        return result * torch.nan if run.iter == 1 and not as_real else result
+        return self.spoilt(result) if run.iter == 1 and not as_real else result
+
+    def spoilt(self, loss: torch.Tensor) -> torch.Tensor:
+        return loss * torch.nan
+
+
+class SoftlyUpsetAdversarial(UpsetAdversarial):
+    """Spoils the loss, and not its gradient."""
+
+    def spoilt(self, loss: torch.Tensor) -> torch.Tensor:
+        return NaNWithGradient.apply(loss)
 
 
 class Poisons:
@@ -101,6 +125,14 @@ class Looks:
 class Unwaiting:
     def before_train(self, run: Any) -> None:
         run._update.guard.waits = False
+
+
+class SaysSkipped:
+    """Names each iteration that has left a step out."""
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.step_skipped:
+            run.say(f"skipped {run.iter}")
 
 
 class Gradients:

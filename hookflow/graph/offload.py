@@ -21,7 +21,8 @@ OWNED = frozenset(SLOTS) - {"scalars", "hook"}
 
 OFFERED = frozenset(
     {
-        *("iter", "epoch", "batch_idx", "batch_size", "max_iters", "max_epochs", "iters_per_epoch", "stage", "split"),
+        *("iter", "epoch", "batch_idx", "batch_size", "batch_weight", "max_iters", "max_epochs"),
+        *("iters_per_epoch", "stage", "split"),
         *("metrics", "train_seconds", "device", "precision", "rank", "world", "dir", "is_temporary", "is_predicting"),
         *("model", "models"),
         *("log", "log_image", "log_figure", "log_text", "log_histogram", "say"),

@@ -88,6 +88,15 @@ class Run(Protocol):
         """
 
     @property
+    def batch_weight(self) -> float | torch.Tensor:
+        """What this rank's share of the current batch weighs in means; from `before_optimizer_step` on, of the
+        iteration.
+
+        It is what the task's `batch_weight(batch)` returns, on another device than the CPU a tensor of one element.
+        Where the task has no such method it is `batch_size`, or 1 where that is unknown.
+        """
+
+    @property
     def train_seconds(self) -> float:
         """Seconds since some moment, without those of validations, checkpoints and pauses that are over."""
 

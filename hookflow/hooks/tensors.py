@@ -1,7 +1,8 @@
 """Helpers for hooks: full tensors of shards, outputs of the task, means over ranks, globs over names of parameters.
 
-A number of an iteration is a mean over the examples of its batch. The mean over many is the sum of each times its
-examples, over all those examples; so the ranks of a run add up theirs before they divide.
+A number of an iteration is a mean over what its batch weighs: its examples, unless the task says another weight. The
+mean over many is the sum of each times its weight, over all those weights; so the ranks of a run add up theirs before
+they divide. What weighs nothing is left out, even if it is NaN. The mean of nothing is NaN.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from math import nan
+from typing import TYPE_CHECKING, Any, Union
 
 from hookflow.errors import Problem, UserError, nearest
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hookflow.hooks.run import Run
+
+Weight = Union[float, "Tensor"]
+"""What a batch weighs in a mean: a number, or a tensor of one element, whose device is not waited for."""
 
 
 def is_sharded(tensor: Any) -> bool:
@@ -146,8 +151,36 @@ def require_matches(globs: Iterable[str], names: Collection[str], what: str) -> 
             raise UserError(Problem(wrong[0], hint=wrong[1]))
 
 
-Sums = Mapping[str, tuple["float | Tensor", int]]
-"""By name: a sum of numbers times their examples, and the number of those examples."""
+Sums = Mapping[str, tuple["float | Tensor", Weight]]
+"""By name: a sum of numbers times their weights, and the sum of those weights."""
+
+
+def is_zero(weight: Weight | None) -> bool:
+    """Return whether a weight is 0, as far as the host knows without waiting for a device."""
+    return isinstance(weight, (int, float)) and weight == 0
+
+
+def is_one(weight: Weight) -> bool:
+    """Return whether a weight is 1, as far as the host knows without waiting for a device."""
+    return isinstance(weight, (int, float)) and weight == 1
+
+
+def ratio(weight: Weight, total: Weight, otherwise: float) -> Weight:
+    """Return a weight by the total; `otherwise` where the total is 0."""
+    import torch
+
+    if isinstance(total, torch.Tensor):
+        return torch.where(total > 0, weight / total, otherwise)
+    return weight / total if total else otherwise
+
+
+def weighted(value: Tensor, weight: Weight) -> Tensor:
+    """Return a value times its weight; 0 where the weight is 0, even if the value is NaN."""
+    import torch
+
+    if isinstance(weight, (int, float)):
+        return value * weight if weight else torch.zeros_like(value)
+    return torch.where(weight.to(value.device) > 0, value * weight.to(value.device), 0.0)
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:
@@ -169,13 +202,20 @@ def on_device(value: float | Tensor, device: torch.device) -> Tensor:
 class WeightedSum:
     """A sum of numbers times their weights, which stays where the numbers are computed."""
 
-    def __init__(self, total: float | Tensor = 0.0, weight: int = 0) -> None:
+    def __init__(self, total: float | Tensor = 0.0, weight: Weight = 0) -> None:
         self.total = total
         self.weight = weight
 
-    def add(self, value: float | Tensor, weight: int) -> None:
+    def add(self, value: float | Tensor, weight: Weight) -> None:
         """Add a number, or a tensor without a graph; from the second on, all are on the device of the latest."""
-        self.weight += weight
+        if not isinstance(weight, (int, float)):
+            value = on_device(value, weight.device)
+            self.total = on_device(self.total, weight.device) + weighted(value, weight)
+            self.weight = self.weight + on_device(weight, weight.device)
+            return
+        if not weight:
+            return
+        self.weight = self.weight + weight
         total = self.total
         if isinstance(value, (int, float)):
             self.total = total + value * weight
@@ -184,25 +224,33 @@ class WeightedSum:
             total = on_device(total, value.device)  # after a resume it is in the host's memory
         self.total = total.add(value, alpha=weight)
 
+    @property
+    def mean(self) -> float | Tensor:
+        """The mean of the numbers; NaN where their weights are 0."""
+        return nan if is_zero(self.weight) else self.total / self.weight
+
 
 def over_ranks(run: Run, sums: Sums) -> dict[str, Tensor]:
-    """Return the mean of each number over the examples of all ranks, all of which must call it with the same names."""
+    """Return the mean of each number over the weights of all ranks, which all must call it with the same names."""
     import torch
 
     totals = [on_device(total, run.device) for total, _ in sums.values()]  # a resume loads sums into the host's memory
-    if run.world == 1 or not sums:
-        counts = [max(count, 1) for _, count in sums.values()]
-        return {name: total / count for name, total, count in zip(sums, totals, counts, strict=True)}
-    examples = [on_device(count, run.device) for _, count in sums.values()]
-    summed = run.sum(torch.stack([*totals, *examples]))
-    return dict(zip(sums, (summed[: len(sums)] / summed[len(sums) :]).unbind(), strict=True))
+    weights = [on_device(weight, run.device) for _, weight in sums.values()]
+    if run.world > 1 and sums:
+        summed = run.sum(torch.stack([*totals, *weights]))
+        totals, weights = [*summed[: len(sums)]], [*summed[len(sums) :]]
+    return {name: total / weight for name, total, weight in zip(sums, totals, weights, strict=True)}
 
 
-def loss_over_ranks(run: Run, outputs: Mapping[str, Any], hook: str) -> float:
-    """Return the mean loss over the examples of all ranks. Raises UserError, which names the hook, without a loss."""
-    examples = run.batch_size or 1
-    total = on_device(output(outputs, "loss", hook), run.device) * examples
-    return float(over_ranks(run, {"loss": (total, examples)})["loss"])
+def loss_over_ranks(run: Run, outputs: Mapping[str, Any], hook: str) -> float | None:
+    """Return the mean loss over the weights of all ranks; None where they are 0.
+
+    Raises UserError, which names the hook, without a loss.
+    """
+    loss = on_device(output(outputs, "loss", hook), run.device)
+    sums = {"loss": (weighted(loss, run.batch_weight), run.batch_weight), "weight": (run.batch_weight, 1)}
+    means = over_ranks(run, sums)
+    return float(means["loss"]) if means["weight"] > 0 else None
 
 
 class Window:
@@ -210,16 +258,16 @@ class Window:
 
     def __init__(self, length: int) -> None:
         self.length = length
-        self._kept: dict[str, deque[tuple[int, Tensor, int]]] = {}
-        """By name: iteration, sum over the examples, examples."""
+        self._kept: dict[str, deque[tuple[int, Tensor, Weight]]] = {}
+        """By name: iteration, the number times its weight, the weight."""
 
-    def add(self, it: int, numbers: Mapping[str, Tensor], examples: int) -> None:
+    def add(self, it: int, numbers: Mapping[str, Tensor], weight: Weight) -> None:
         """Take in the numbers of the iteration `it`, and forget those of their names that are too old."""
         for name, value in numbers.items():
             kept = self._kept.setdefault(name, deque())
             while kept and kept[-1][0] >= it:  # a fork with other batches counts its iterations anew
                 kept.pop()
-            kept.append((it, value * examples, examples))
+            kept.append((it, weighted(value, weight), weight))
             while kept[0][0] <= it - self.length:
                 kept.popleft()
 
@@ -238,13 +286,13 @@ class Window:
         }
 
 
-def _state(kept: Iterable[tuple[int, Tensor, int]]) -> dict[str, Any]:
+def _state(kept: Iterable[tuple[int, Tensor, Weight]]) -> dict[str, Any]:
     """Return the columns, the totals on the device of the newest one: a resume loads them into the host's memory."""
     import torch
 
-    its, totals, examples = zip(*kept, strict=True)
+    its, totals, weights = zip(*kept, strict=True)
     total = torch.stack([total.to(totals[-1].device) for total in totals])
-    return {"it": list(its), "total": total, "examples": list(examples)}
+    return {"it": list(its), "total": total, "examples": list(weights)}
 
 
 class EpochSums:
@@ -254,12 +302,12 @@ class EpochSums:
         self._epoch = 0
         self._sums: dict[str, WeightedSum] = {}
 
-    def add(self, epoch: int, numbers: Mapping[str, Tensor], examples: int) -> None:
+    def add(self, epoch: int, numbers: Mapping[str, Tensor], weight: Weight) -> None:
         """Take in the numbers of an iteration of an epoch."""
         if epoch != self._epoch:
             self._epoch, self._sums = epoch, {}
         for name, value in numbers.items():
-            self._sums.setdefault(name, WeightedSum()).add(value, examples)
+            self._sums.setdefault(name, WeightedSum()).add(value, weight)
 
     def sums(self) -> Sums:
         return {name: (item.total, item.weight) for name, item in self._sums.items()}

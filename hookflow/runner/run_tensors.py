@@ -184,6 +184,11 @@ class WatchedRun:
         self._observer.note("reads", "batch")
         return self._run.batch_size  # type: ignore[no-any-return]
 
+    @property
+    def batch_weight(self) -> Any:
+        self._observer.note("reads", "batch")
+        return self._run.batch_weight
+
     def metric(self, name: str) -> float:
         self._observer.note("reads", f"metrics.{name}")
         return self._run.metric(name)  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.run import Run
+from hookflow.runner.data.batches import size_of
 
 
 def _pair(run: Run, batch: Any) -> tuple[Any, Tensor]:
@@ -50,8 +52,22 @@ def _precise(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
+IGNORED = -100
+"""The target that PyTorch's losses leave out of their mean."""
+
+
+def _count(target: Tensor) -> int | Tensor:
+    """Return how many targets a loss is a mean over: those not ignored; of shares of classes one an example."""
+    if not target.is_floating_point():
+        return target.ne(IGNORED).sum()
+    classes = target.size(1) if target.ndim > 1 else 1
+    return target.numel() // max(classes, 1)
+
+
 class Classification:
     """Cross-entropy between a model's logits and one class an example, averaged over the batch.
+
+    A target of -100 counts for nothing: a batch weighs as much as it has others.
 
     `label_smoothing` is the share of the target spread over all classes, in training and in evaluation alike, so
     that their losses compare. `flip_at_test` evaluates an image by the mean of its logits and its mirror's.
@@ -70,6 +86,12 @@ class Classification:
         """Return the same as `step`; the caller has switched the model to evaluation and gradients off."""
         images, target = _pair(run, batch)
         return self._outputs(run, self._logits(run, images), target)
+
+    def batch_weight(self, batch: Any) -> int | Tensor:
+        """Return how many targets of a batch count; of one without targets in second place, its examples."""
+        if isinstance(batch, list | tuple) and len(batch) > 1 and isinstance(batch[1], Tensor):
+            return _count(batch[1])
+        return size_of(batch) or 1
 
     def predict(self, run: Run, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
         """Return the `logits` (batch, classes) and the class `predicted` (batch,) of images, or of those of a batch."""
@@ -146,7 +168,7 @@ class LanguageModelling:
 
     A batch is tokens, int64 (batch, length), of which the first `length - 1` are what the model is given; or a pair of
     tokens and targets, both (batch, length), where a target of -100 counts for nothing. The model returns logits
-    (batch, length, vocabulary).
+    (batch, length, vocabulary). A batch weighs as much as it has targets that count.
     """
 
     def step(self, run: Run, batch: Tensor | tuple[Tensor, Tensor]) -> dict[str, Tensor]:
@@ -156,10 +178,16 @@ class LanguageModelling:
         loss = functional.cross_entropy(_precise(logits).flatten(0, 1), target.flatten())
         return {"loss": loss, "logits": logits, "target": target}
 
+    def batch_weight(self, batch: Tensor | tuple[Tensor, Tensor]) -> int | Tensor:
+        """Return how many targets of a batch count."""
+        if isinstance(batch, Tensor):
+            return batch[:, 1:].numel()
+        return _count(batch[1])
+
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return the `perplexity`, e to the mean loss: over all tokens, if every example has as many of them."""
+        """Return the `perplexity`, e to the mean loss over all targets that count."""
         loss = means["loss"]
-        return {"perplexity": math.exp(loss) if loss < 700 else math.inf}
+        return {"perplexity": math.inf if loss >= 700 else math.exp(loss)}
 
 
 class OwnLoss:
@@ -172,6 +200,9 @@ class OwnLoss:
 
     With `generate`, the arguments of the model's method of that name, an evaluation also gives `generated`, and
     `predict` returns it: token ids (batch, length), padded to `max_length` with `pad`.
+
+    `weigh_by` says what the loss is a mean over: the examples, the `labels` that are not -100, or those of them that
+    come after the first of each example (`next_labels`), as in models that predict the next token.
     """
 
     def __init__(
@@ -181,11 +212,15 @@ class OwnLoss:
         generate: Mapping[str, Any] | None = None,
         max_length: Annotated[int, Field(ge=1)] = 128,
         pad: int = 0,
+        weigh_by: Literal["examples", "labels", "next_labels"] = "examples",
     ) -> None:
         self.labels = labels
         self.extra = (*extra,)
         self.generate = generate
         self.max_length, self.pad = max_length, pad
+        self.batch_weight: Callable[[Mapping[str, Any]], int | Tensor] | None = None
+        if weigh_by != "examples":
+            self.batch_weight = partial(self._labels_that_count, first=1 if weigh_by == "next_labels" else 0)
 
     def step(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the `loss` (a scalar, float32), the `logits`, the `target` (the labels) and the keys in `extra`.
@@ -212,6 +247,11 @@ class OwnLoss:
 
     def _inputs(self, batch: Mapping[str, Any], *others: str) -> dict[str, Any]:
         return {key: value for key, value in batch.items() if key not in (*self.extra, *others)}
+
+    def _labels_that_count(self, batch: Mapping[str, Any], *, first: int) -> int | Tensor:
+        """Return how many labels count, of each example those from `first` on; 1 where there are none to count."""
+        labels = batch.get(self.labels)
+        return 1 if labels is None else _count(labels[:, first:] if first else labels)
 
     def _logits(self, output: Any) -> dict[str, Tensor]:
         logits = _part(output, "logits")

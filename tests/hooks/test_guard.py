@@ -184,7 +184,7 @@ class TestSpikeGuard:
 
     def test_the_batches_of_an_iteration_are_one_spike(self) -> None:
         """However many of them jump, and be the last one as good as ever: the iteration takes no step."""
-        run: Any = StandIn(batch_size=1)
+        run: Any = StandIn(batch_weight=1)
         guard = SpikeGuard(window=2, patience=3)
         for iteration, losses in enumerate([[1, 1, 1], [9, 9, 9], [9, 1, 1], [1, 1, 1], [9, 9, 1], [1, 9, 1]]):
             run.iter = iteration

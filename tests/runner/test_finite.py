@@ -57,7 +57,7 @@ def test_nobody_looks_where_it_is_ignored(trained: Trained) -> None:
     assert weights.isnan().all()
 
 
-@pytest.mark.parametrize("kind", ["loss", "gradient", "constant"])
+@pytest.mark.parametrize("kind", ["loss", "gradient", "constant", "finite gradient"])
 def test_a_step_from_what_is_not_finite_is_left_out(trained: Trained, kind: str) -> None:
     run_dir = trained(ONE_EPOCH, upset(2, kind=kind), 'run.on_nan="skip"', LOOKS)
     lines = [line for line in messages(run_dir) if "weights" in line]
@@ -70,6 +70,41 @@ def test_a_step_from_what_is_not_finite_is_left_out(trained: Trained, kind: str)
     assert [line for line in messages(run_dir) if "no step" in line] == [
         "iteration 3 takes no step: the loss or a gradient is not finite"
     ]
+
+
+SAYS_SKIPPED = 'hooks.says={use="./upsets.py:SaysSkipped"}'
+NO_HOOKS = ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-true", "fp16"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("waits", [True, False], ids=["waits", "on the device"])
+def test_a_loss_that_is_not_finite_decides_whatever_its_gradients_are(
+    trained: Trained, precision: str, accumulate: int, waits: bool
+) -> None:
+    more = () if waits else (FUSED, 'hooks.unwaiting={use="./upsets.py:Unwaiting"}', *NO_HOOKS)
+    run_dir = trained(
+        ONE_EPOCH,
+        upset(2, kind="finite gradient"),
+        'run.on_nan="skip"',
+        f'run.precision="{precision}"',
+        f"run.accumulate={accumulate}",
+        SAYS_SKIPPED,
+        *more,
+    )
+    skipped = [line for line in messages(run_dir) if line.startswith("skipped")]
+    assert skipped == [f"skipped {2 // accumulate + 1}"]
+    assert [*logged(run_dir, "skipped_steps").values()] == [1.0]
+
+
+def test_a_loss_whose_gradients_wait_for_their_step_is_not_forgotten(trained: Trained) -> None:
+    """A hook adds the gradients of two iterations up; the NaN is in the first of the two."""
+    schedule = 'hooks.adds={use="accumulation_schedule", args={batches=[[0, 2]]}}'
+    run = (ONE_EPOCH, upset(2, kind="finite gradient"), 'run.on_nan="skip"', SAYS_SKIPPED, schedule)
+    run_dir = trained(*run)
+    skipped = [line for line in messages(run_dir) if line.startswith("skipped")]
+    assert skipped == ["skipped 4"]
+    assert [*logged(run_dir, "skipped_steps").values()] == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -118,12 +153,11 @@ def test_a_group_of_batches_is_left_out_as_a_whole_and_a_skip_of_a_hook_is_seen_
     assert len(lines) == 5 and len({*lines}) == 1 and " skipped=True weights=" in lines[0]
 
 
-def test_of_several_optimizers_the_one_alone_is_left_out(trained: Trained) -> None:
+@pytest.mark.parametrize("task", ["UpsetAdversarial", "SoftlyUpsetAdversarial"])
+def test_of_several_optimizers_the_one_alone_is_left_out(trained: Trained, task: str) -> None:
     gan = (TESTS / "gan.toml").read_text()
     toy = TOY.read_text()
-    run_dir = trained(
-        "run.max_epochs=1", 'run.on_nan="skip"', LOOKS, 'task.use="./upsets.py:UpsetAdversarial"', swap=(toy, gan)
-    )
+    run_dir = trained("run.max_epochs=1", 'run.on_nan="skip"', LOOKS, f'task.use="./upsets.py:{task}"', swap=(toy, gan))
     seen = [line.split(" weights")[0] for line in messages(run_dir) if "weights" in line]
     assert seen[:3] == [
         "1: in taken out skipped=False",

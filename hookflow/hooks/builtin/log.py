@@ -17,7 +17,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import of_rank
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.run import Run
-from hookflow.hooks.tensors import EpochSums, Window, on_device, over_ranks
+from hookflow.hooks.tensors import EpochSums, Weight, Window, on_device, over_ranks, weighted
 
 
 @dataclass(eq=False)
@@ -30,7 +30,8 @@ class Log(Hook):
     optimizers have one each, `lr/<name>`.
 
     `window` and `mean` make means over iterations, of which none is left out, whatever `every` says of when they are
-    logged. Each example counts alike, with gradient accumulation and over several processes too. An epoch's mean is
+    logged. Each example counts alike, or what the task says that a batch weighs, with gradient accumulation and over
+    several processes too. An epoch's mean is
     logged when the epoch is done, as `<name>_epoch`. A resumed run logs the means of one that was never interrupted.
 
     Numbers on the device are copied later by a thread that may wait; the training does not. Where
@@ -50,8 +51,8 @@ class Log(Hook):
     def __post_init__(self) -> None:
         self.latest = Window(self.window) if self.window else None
         self.epoch = EpochSums() if self.mean else None
-        self.newest: dict[str, tuple[Any, int]] = {}
-        """The newest value of each name since the last firing, and the examples that it is of."""
+        self.newest: dict[str, tuple[Any, Weight]] = {}
+        """The newest value of each name since the last firing, and its weight."""
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
@@ -60,18 +61,18 @@ class Log(Hook):
     def add(self, run: Run, outputs: dict[str, Any]) -> None:
         """Take in the outputs of an iteration, logged or not."""
         only, newest = self.only, self.newest
-        examples = run.batch_size or 1  # where the examples are unknown, each batch counts alike
+        weight = run.batch_weight
         picked = {}
         for name, value in outputs.items():
             if name in only if only is not None else getattr(value, "ndim", 1) == 0 or isinstance(value, (int, float)):
                 picked[name] = value
-                newest[name] = value.detach() if hasattr(value, "detach") else value, examples
+                newest[name] = value.detach() if hasattr(value, "detach") else value, weight
         if self.latest or self.epoch:
             numbers = {name: on_device(value, run.device) for name, value in picked.items()}
             if self.latest:
-                self.latest.add(run.iter, numbers, examples)
+                self.latest.add(run.iter, numbers, weight)
             if self.epoch:
-                self.epoch.add(run.epoch, numbers, examples)
+                self.epoch.add(run.epoch, numbers, weight)
 
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:  # `add` is given the same arguments
         for name, value in self._means(run).items():
@@ -91,9 +92,10 @@ class Log(Hook):
             return over_ranks(run, self.latest.sums(self.newest))
         if run.world == 1:
             return {name: value for name, (value, _) in self.newest.items()}
-        return over_ranks(
-            run, {name: (on_device(value, run.device) * size, size) for name, (value, size) in self.newest.items()}
-        )
+        sums = {}
+        for name, (value, weight) in self.newest.items():
+            sums[name] = weighted(on_device(value, run.device), weight), weight
+        return over_ranks(run, sums)
 
     def state_dict(self) -> dict[str, Any]:
         states = {name: item.state_dict() for name, item in self._kept().items()}
@@ -103,7 +105,7 @@ class Log(Hook):
         for name, item in self._kept().items():
             if name in state:
                 item.load_state_dict(state[name])
-        self.newest = {name: (value, size) for name, (value, size) in state["newest"].items()}
+        self.newest = {name: (value, weight) for name, (value, weight) in state["newest"].items()}
 
     def _kept(self) -> dict[str, Window | EpochSums]:
         kept = {"window": self.latest, "epoch": self.epoch}

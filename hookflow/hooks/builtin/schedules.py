@@ -335,6 +335,8 @@ class LRFinder(Hook):
         if self.done:
             return
         loss = loss_over_ranks(run, outputs, "lr_finder")
+        if loss is None:  # nothing in the batch counts: the next one is trained at this rate, too
+            return
         self.average = SMOOTHING * self.average + (1 - SMOOTHING) * loss
         smooth = self.average / (1 - SMOOTHING ** (self.steps + 1))
         self.rates.append(swept(self.start, self.end, self.steps, self.iters))

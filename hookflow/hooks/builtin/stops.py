@@ -189,6 +189,8 @@ class SpikeGuard(Hook):
 
     def after_forward(self, run: Run, outputs: Mapping[str, Any]) -> None:
         loss = loss_over_ranks(run, outputs, "spike_guard")
+        if loss is None:  # nothing in the batch counts
+            return
         if not is_spike(loss, self.losses, self.window, self.sigmas):
             self.losses.append(loss)
             return

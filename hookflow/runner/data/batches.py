@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from math import inf
 from operator import index as as_int
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.hooks.arguments import cannot_take
+from hookflow.hooks.tensors import Weight
 
 Sizes = tuple[Callable[[int], int] | None, Callable[[int], int] | None]
 """From a batch's index in the epoch to its examples, of this rank and of all ranks together; None where unknown."""
@@ -323,6 +325,34 @@ def _of_batch(split: str, must: str, say: Callable[..., None]) -> Size:
         return size
 
     return size
+
+
+def weight_of_batch(task: Any) -> Callable[[Any], Weight] | None:
+    """Return what tells the weight of a batch: the task's `batch_weight(batch)`; None where the task has none.
+
+    A weight is a number, 0 or more. One that is computed on another device than the CPU stays there as a tensor.
+    Raises UserError when the method cannot be called as it will be.
+    """
+    method = getattr(task, "batch_weight", None)
+    if not callable(method):
+        return None
+    kind = type(task).__name__
+    if cannot_take(method, None):
+        message = f"{kind}.batch_weight must take the batch, and nothing else: batch_weight(batch)"
+        raise UserError(Problem(message))
+
+    def weigh(batch: Any) -> Weight:
+        weight = method(batch)
+        if isinstance(weight, Tensor) and weight.numel() == 1 and not weight.is_complex():
+            if weight.device.type != "cpu":
+                return weight.detach().reshape(())
+            weight = weight.item()
+        if isinstance(weight, int | float) and 0 <= weight < inf:
+            return weight
+        message = f"{kind}.batch_weight has returned {weight!r:.60}"
+        raise UserError(Problem(message, hint="return one number, 0 or more, e.g. how many targets count in the loss"))
+
+    return weigh
 
 
 def _method(owner: Any, name: str, takes: str) -> Callable[[Any], int] | None:

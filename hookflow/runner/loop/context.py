@@ -15,7 +15,7 @@ from hookflow.hooks.arguments import as_annotated, first_names, parameters_of, w
 from hookflow.hooks.run import WITH_A_BATCH
 from hookflow.pipeline.layers import read_value
 from hookflow.runner.builder.components import Parts
-from hookflow.runner.data.batches import BatchSizes
+from hookflow.runner.data.batches import BatchSizes, weight_of_batch
 from hookflow.runner.dispatch.dispatcher import Dispatcher, Firing, Here
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.dispatch.torch_hooks import ModuleHooks
@@ -135,6 +135,8 @@ class Context:
             )
             for split, data in parts.data.items()
         }
+        self.weigh = weight_of_batch(parts.task)
+        """Returns the weight of a batch; None where the task does not say it."""
         several, least = ranks.world > 1, (section.min_epochs or 0, section.min_iters or 0)
         self.requests = Requests(plan, state, lambda: engine.current, self.sizes, log.say, several, least)
         skipping = {b.point for b in plan.bindings if "control" in b.writes} if ranks.world > 1 else set()

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
+from math import nan
 from threading import Timer
 from types import MappingProxyType
 from typing import Any, Literal
@@ -18,7 +19,7 @@ import torch
 
 from hookflow.errors import first_few
 from hookflow.graph.schedule import Measure
-from hookflow.hooks.tensors import WeightedSum, evaluating
+from hookflow.hooks.tensors import Weight, WeightedSum, evaluating
 from hookflow.pipeline.values import Interval
 from hookflow.runner.data.batches import in_set, sets_of, split_of
 from hookflow.runner.logging.timing import VALIDATION
@@ -29,39 +30,40 @@ from hookflow.runner.process.signals import WorkerHangs
 from hookflow.runner.process.state import Metrics, RunState
 from hookflow.runner.random_state import RNGStream, derive_seed, generators_restored
 
-Sums = Mapping[str, tuple[float, int]]
-"""By name: the sum, and the number of examples (or batches) that it is of."""
+Sums = Mapping[str, tuple[float, float]]
+"""By name: the sum, and the weight (examples or batches, if the task does not say it) that it is of."""
 
 
 class Means:
-    """The mean of each number over the examples of a pass; over its batches, where their sizes are unknown.
+    """The mean of each number over the weights of a pass; over its batches, where neither weights nor sizes are known.
 
-    The sums stay on the device until the end. `exact` says that every size will be known.
+    The sums stay on the device until the end. `exact` says that every weight will be known.
     """
 
     def __init__(self, exact: bool) -> None:
         self._exact = exact
         self._known = True
-        self._over_examples = defaultdict[str, WeightedSum](WeightedSum)
+        self._over_weights = defaultdict[str, WeightedSum](WeightedSum)
         self._over_batches = defaultdict[str, WeightedSum](WeightedSum)
 
-    def add(self, numbers: Mapping[str, Any], size: int | None) -> None:
-        """Take in the numbers of a batch of `size` examples, each of which is a mean over them."""
-        self._known = self._known and size is not None
+    def add(self, numbers: Mapping[str, Any], weight: Weight | None) -> None:
+        """Take in the numbers of a batch, each of which is a mean over its `weight`; None if that is unknown."""
+        self._known = self._known and weight is not None
         for name, value in numbers.items():
-            if size is not None:
-                self._over_examples[name].add(value, size)
+            if weight is not None:
+                self._over_weights[name].add(value, weight)
             if not self._exact:
                 self._over_batches[name].add(value, 1)
 
     def over_ranks(self, gather: Callable[[Sums], list[Sums]]) -> dict[str, float]:
         """Return the means over what all ranks have taken in: on all of them the same, to the bit."""
-        sums = self._over_examples if self._known or self._exact else self._over_batches
-        shares = gather({name: (float(item.total), item.weight) for name, item in sums.items()})
+        sums = self._over_weights if self._known or self._exact else self._over_batches
+        shares = gather({name: (float(item.total), float(item.weight)) for name, item in sums.items()})
         means = {}
         for name in dict.fromkeys(chain(*shares)):
             totals, weights = zip(*(share[name] for share in shares if name in share), strict=True)
-            means[name] = sum(totals) / max(sum(weights), 1)
+            weight = sum(weights)
+            means[name] = sum(totals) / weight if weight else nan  # nothing of it counted
         return means
 
 
@@ -172,14 +174,18 @@ class Evaluation:
         return every[0]
 
     def _means(self, split: str) -> dict[str, float] | None:
-        """Evaluate every batch; return the means over the examples of all ranks, or None when a signal has come."""
-        means = Means(self.context.sizes[self.state.split].exact)
+        """Evaluate every batch; return the means over the weights of all ranks, or None when a signal has come."""
+        weigh = self.context.weigh
+        means = Means(weigh is not None or self.context.sizes[self.state.split].exact)
         after_iter = self.engine.call(f"after_{split}_iter")
         try:
             for index, batch in self._batches(f"before_{split}_iter"):
+                weight: Weight | None = self.state.batch_size or None
+                if weigh:
+                    weight = self.state.batch_weight = weigh(batch)
                 outputs = self.evaluate(self.run, batch)
                 check_outputs(outputs, self.parts.task, "evaluate")
-                means.add(single_numbers(outputs), self.state.batch_size or None)
+                means.add(single_numbers(outputs), weight)
                 if after_iter:
                     after_iter(batch, index, outputs)
                 if self.should_abort(index + 1):

@@ -1,7 +1,7 @@
 """Whether losses and gradients are finite, without waiting for the device."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any, Generic, TypeVar
 
@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from hookflow.errors import DiagnosisError
 from hookflow.graph.plan import Plan
-from hookflow.hooks.tensors import by_dtype, local, sum_dtype
+from hookflow.hooks.tensors import Weight, by_dtype, local, sum_dtype
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.process.state import RunState
 
@@ -117,8 +117,9 @@ class StepGuard:
     """Checks the gradients before each step, and skips it when one of them is not finite. All ranks decide alike.
 
     In float16 it scales the losses, as `torch.amp.GradScaler`, which would wait for the device. With `run.on_nan =
-    "skip"` a loss that is not finite makes its gradients so, too. `waits` says whether the host must know before a step
-    whether it is taken: an optimizer that is not fused cannot skip one by itself, and hooks fire after each step.
+    "skip"` it checks the losses as well: one that is not finite may have finite gradients. `waits` says whether the
+    host must know before a step whether it is taken: an optimizer that is not fused cannot skip one by itself, and
+    hooks fire after each step.
     """
 
     def __init__(
@@ -134,6 +135,8 @@ class StepGuard:
         self._growth = torch.zeros((), dtype=torch.int32, device=device)
         self._found = torch.zeros((), device=device)
         self._left_out = torch.zeros((), device=device)
+        self._bad_loss = {name: torch.zeros((), device=device) for name in parts.optimizers}
+        """By optimizer: 1 where a loss was not finite whose gradients no step has used yet, else 0."""
         self._reported = 0
         self._in_a_row: dict[tuple[str, ...], int] = {}
         """How many steps of these optimizers were skipped since their last one that was taken."""
@@ -146,15 +149,40 @@ class StepGuard:
         if self.waits and self._device.type == "cuda":
             self._say(f"one device sync before every step (check for non-finite gradients): {self._reason}")
 
-    def seed(self, loss: Tensor, share: float) -> Tensor:
+    def seed(self, loss: Tensor, share: Weight) -> Tensor:
         """Return the gradient that the backward pass of a loss begins with, when it counts by `share`."""
-        seed = self._scale * share
-        if self._skips_nan:
-            seed = torch.where(loss.detach().isfinite(), seed, torch.nan)
-        return seed.to(loss.dtype)
+        return (self._scale * share).to(loss.dtype)
+
+    def watch(self, loss: Tensor, names: Iterable[str]) -> None:
+        """Take in a loss whose gradients the next step of these optimizers uses."""
+        if not self._skips_nan:
+            return
+        bad = loss.detach().isfinite().logical_not().float()
+        for name in names:
+            self._bad_loss[name] = torch.maximum(self._bad_loss[name], bad)
+
+    def forget_losses(self, names: Iterable[str]) -> None:
+        """Begin anew with the losses of these optimizers: a step has used their gradients, or left them out."""
+        for name in names:
+            self._bad_loss[name] = torch.zeros((), device=self._device)
 
     @torch.no_grad()
     def found_inf(self, names: tuple[str, ...]) -> Tensor:
+        """Divide the gradients of these optimizers by the scale; return 1 if their step must be left out, else 0.
+
+        It must where a gradient or a loss is not finite, on any rank. The scale depends on the gradients alone.
+        """
+        bad_gradient = self._unscale(names)
+        bad_loss = torch.stack([self._bad_loss[name] for name in names]).max()
+        found = torch.stack([bad_gradient, bad_loss])
+        if self._parts.strategy.several:
+            torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+        self._found = torch.maximum(self._found, found[0])
+        result = found.max()
+        self._left_out = self._left_out + result
+        return result
+
+    def _unscale(self, names: tuple[str, ...]) -> Tensor:
         """Divide the gradients of these optimizers by the scale; return 1 if one of them is not finite, else 0."""
         result = torch.zeros((), device=self._device)
         inverse = self._scale.to(sum_dtype(self._scale.device)).reciprocal().float() if self._scales else None
@@ -164,10 +192,6 @@ class StepGuard:
             else:
                 largest = torch.stack(torch._foreach_norm(alike, torch.inf))
                 result = torch.maximum(result, largest.isfinite().all().logical_not().float())
-        if self._parts.strategy.several:
-            torch.distributed.all_reduce(result, torch.distributed.ReduceOp.MAX)
-        self._found = torch.maximum(self._found, result)
-        self._left_out = self._left_out + result
         return result
 
     def should_skip(self, names: tuple[str, ...], found_inf: Tensor) -> bool:
@@ -189,9 +213,7 @@ class StepGuard:
         if self.waits:
             optimizer.step()
             return
-        optimizer.found_inf = found_inf  # type: ignore[attr-defined]
-        optimizer.step()
-        del optimizer.found_inf  # type: ignore[attr-defined]
+        step_unless(optimizer, found_inf)
 
     def update_scale(self) -> None:
         """Move the scale of the losses; for when no gradients are left that were computed with the present one."""
@@ -232,7 +254,8 @@ class StepGuard:
         """Return how many steps were skipped, also in a row and since the scale moved; in float16 the scale."""
         scale = {"scale": self._scale, "growth": self._growth} if self._scales else {}
         in_a_row = {"in_a_row": dict(self._in_a_row)} if self._in_a_row else {}
-        return {"left_out": self._left_out, "found": self._found, **in_a_row, **scale}
+        bad_loss = dict(self._bad_loss) if self._skips_nan else {}
+        return {"left_out": self._left_out, "found": self._found, "bad_loss": bad_loss, **in_a_row, **scale}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned, of a run that may have been in another precision."""
@@ -243,12 +266,61 @@ class StepGuard:
         self._left_out = state["left_out"].to(self._device)
         self._reported = int(self._left_out)
         self._in_a_row = dict(state.get("in_a_row", {}))
+        for name, bad in state.get("bad_loss", {}).items():
+            if name in self._bad_loss:  # a fork may have other optimizers
+                self._bad_loss[name].copy_(bad)
+
+
+def step_unless(optimizer: Optimizer, left_out: Tensor) -> None:
+    """Let an optimizer that `can_skip` step, unless a tensor on the device is 1."""
+    optimizer.found_inf = left_out  # type: ignore[attr-defined]
+    optimizer.step()
+    del optimizer.found_inf  # type: ignore[attr-defined]
+
+
+def can_skip(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer can leave a step out by itself, as a tensor on the device says."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+class EmptySteps:
+    """Steps of batches that weigh nothing: says the first of them, and on CUDA waits for no device to learn of it."""
+
+    def __init__(self, state: RunState, say: Callable[..., None]) -> None:
+        self._state = state
+        self._say = say
+        self._sent: AsyncScalarCopy[tuple[int, str]] = AsyncScalarCopy()
+        self._said = False
+
+    def left_out(self) -> None:
+        """Note that this iteration leaves a step out because its batches weigh nothing."""
+        self._tell(self._state.iter + 1, LEFT_OUT)
+
+    def watch(self, is_empty: Tensor, outcome: str) -> None:
+        """Take in a tensor that is 1 if the batches of this iteration weigh nothing, and what its step does then."""
+        if not self._said:
+            self._sent.send(is_empty, (self._state.iter + 1, outcome))
+            self.settle(wait=False)
+
+    def settle(self, *, wait: bool) -> None:
+        for is_empty, (it, outcome) in self._sent.arrived(wait):
+            if is_empty:
+                self._tell(it, outcome)
+
+    def _tell(self, it: int, outcome: str) -> None:
+        if not self._said:
+            self._said = True
+            self._say(f"the batch of iteration {it} has weight 0 (nothing in it counts): {outcome}", "warn")
+
+
+LEFT_OUT = "it takes no step"
+ZERO_STEP = "its step has gradients of zero, since only an optimizer with fused = true leaves one out by itself"
 
 
 def why_the_host_looks(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:
     """Return why the host must check the gradients before each step; an empty string where it need not."""
     for optimizer in optimizers.values():
-        if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        if not can_skip(optimizer):
             fused = ", as one with fused = true can" if "fused" in optimizer.defaults else ""
             return f"this {type(optimizer).__name__} cannot leave one out by itself{fused}"
     for binding in plan.at("after_optimizer_step"):

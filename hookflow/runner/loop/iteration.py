@@ -6,10 +6,11 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.run import BEFORE_THE_STEP
-from hookflow.hooks.tensors import WeightedSum
+from hookflow.hooks.tensors import Weight, WeightedSum
 from hookflow.numbers import counted
 from hookflow.runner.logging.timing import DATA, FORWARD
 from hookflow.runner.loop.context import Context
+from hookflow.runner.loop.ignored_targets import IgnoredTargets
 from hookflow.runner.loop.requests import SKIPPED
 from hookflow.runner.loop.task import check_outputs, single_numbers, steps_itself
 from hookflow.runner.loop.update import Update, clears_gradients
@@ -19,6 +20,10 @@ Iterate = Callable[[Iterator[Any]], None]
 """Trains on batches until attention is set, or `RunState.next_stop` iterations are done."""
 
 
+Step = Callable[[Any, Any], Any]
+"""A task's step, in the run's precision."""
+
+
 def choose(context: Context, run: Any, update: Update) -> Iterate:
     """Return the iteration that does what this run needs and nothing else."""
     parts, plan = context.parts, context.plan
@@ -26,7 +31,8 @@ def choose(context: Context, run: Any, update: Update) -> Iterate:
         return SelfStepping(context, run, update)
     bindings = [binding for point in ("before_train_iter", *BEFORE_THE_STEP) for binding in plan.at(point)]
     steered = any("batch" in binding.writes or "control" in binding.writes for binding in bindings)
-    if parts.section.accumulate > 1 or parts.strategy.several or update.guard or steered:
+    weighs_on_device = update.weighs and parts.device.type != "cpu"
+    if parts.section.accumulate > 1 or parts.strategy.several or update.guard or steered or weighs_on_device:
         return Accumulated(context, run, update)
     return plain(context, run, update)
 
@@ -46,6 +52,7 @@ def plain(context: Context, run: Any, update: Update) -> Iterate:
     watch = update.losses.watch if update.losses else None
     take = context.scalars.take if context.scalars.watched else None
     size, timeline = context.sizes["train"].local, context.timeline
+    weigh = context.weigh
     clock, end = timeline.clock, timeline.iteration
     checked, done = False, s.done
 
@@ -61,6 +68,8 @@ def plain(context: Context, run: Any, update: Update) -> Iterate:
             s.batch_size = size(index, batch) or 0
             if before_iter:
                 before_iter(batch, index)
+            if weigh:
+                s.batch_weight = weigh(batch)
             if early:
                 clear()
             outputs = step(run, batch)
@@ -78,9 +87,10 @@ def plain(context: Context, run: Any, update: Update) -> Iterate:
                 if not early:
                     clear()
                 loss = outputs["loss"]
-                if watch:
-                    watch(loss, batch)
-                loss.backward()
+                if s.batch_weight != 0:
+                    if watch:
+                        watch(loss, batch)
+                    loss.backward()
             except Exception:
                 check_outputs(outputs, task, "step")  # was the task's first answer right, and this one is not?
                 raise
@@ -90,6 +100,10 @@ def plain(context: Context, run: Any, update: Update) -> Iterate:
             s.batch_idx = index + 1
             if requests.skips_step:  # the task may read it, too
                 requests.skips_step = False
+                update.leave_out(True)
+                optimizer = clock()
+            elif s.batch_weight == 0:
+                update.empty_steps.left_out()
                 update.leave_out(True)
                 optimizer = clock()
             else:
@@ -118,6 +132,8 @@ class _Batchwise(ABC):
         self.run = run
         self.task = context.parts.task
         self.step = context.computed(self.task.step)
+        if not update.weighs and not context.parts.section.compile:
+            self.step = self._first_step(self.step)
         self.update = update
         self.strategy = context.parts.strategy
         self.timeline = context.timeline
@@ -138,6 +154,19 @@ class _Batchwise(ABC):
             if s.attention or s.iter >= s.next_stop:
                 return
 
+    def _first_step(self, step: Step) -> Step:
+        """Return a step that at its first call looks for targets that the loss leaves out."""
+
+        def look_and_step(run: Any, batch: Any) -> Any:
+            self.step = step
+            ignored = IgnoredTargets("the training data", self.context.log.say)
+            with ignored:
+                outputs = step(run, batch)
+            ignored.warn()
+            return outputs
+
+        return look_and_step
+
     @abstractmethod
     def iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:
         """Do one iteration; return what the points are offered, or None where every batch was skipped."""
@@ -145,13 +174,15 @@ class _Batchwise(ABC):
     def next(self, batches: Iterator[Any]) -> Any:
         """Return the next batch; learn how many examples it has, and what the loss of this rank counts of the whole.
 
+        The latter is learnt here unless the task says what a batch weighs.
+
         Raises UserError when there is none, though the data promised more.
         """
         s, sizes = self.state, self.context.sizes["train"]
         for batch in batches:
             self.timeline.mark(DATA)
             s.batch_size = sizes.local(s.batch_idx, batch) or 0
-            if self.strategy.several:
+            if self.strategy.several and not self.update.weighs:
                 self.update.group.on_all_ranks = total = sizes.total(s.batch_idx, batch) or 1
                 self.update.loss_weight = s.batch_size * self.context.parts.data_ranks.world / total
             return batch
@@ -177,6 +208,7 @@ class Accumulated(_Batchwise):
         first = s.batch_idx
         last = min(first + self.accumulate, s.batches_per_epoch)
         grouped, examples, sums = self.accumulate > 1, 0, dict[str, WeightedSum]()
+        total_weight: Weight = 0
         offered: tuple[Any, ...] | None = None
         while s.batch_idx < last:
             writers = self.writers if s.batch_idx > first else None
@@ -184,6 +216,7 @@ class Accumulated(_Batchwise):
             if batch is not SKIPPED:
                 if grouped:
                     self.strategy.require_sync(self.skips_some or s.batch_idx + 1 == last)
+                update.weigh(batch)
                 if update.clears_before_forward:
                     update.clear(every)
                 outputs = self.step(self.run, batch)
@@ -192,10 +225,12 @@ class Accumulated(_Batchwise):
                 self.context.scalars.take(outputs)
                 offered, weight = (batch, s.batch_idx, outputs), update.loss_weight
                 if grouped:
-                    weight *= update.group.weight(last - first)
+                    weight = weight * update.group.share(last - first)
                     examples += s.batch_size
+                    batch_weight = s.batch_size if s.batch_weight is None else s.batch_weight
+                    total_weight = total_weight + batch_weight
                     for name, value in single_numbers(outputs).items():
-                        sums.setdefault(name, WeightedSum()).add(value, s.batch_size)  # not every batch may have it
+                        sums.setdefault(name, WeightedSum()).add(value, batch_weight)  # not every batch may have it
                 update.backward(offered, every, weight)
                 if s.batch_idx + 1 < last:
                     update.keep_gradients()
@@ -203,7 +238,9 @@ class Accumulated(_Batchwise):
         if offered is not None:
             if grouped:
                 s.batch_size = examples
-                means = {name: item.total / max(item.weight, 1) for name, item in sums.items()}
+                if update.weighs:
+                    s.batch_weight = total_weight
+                means = {name: item.mean for name, item in sums.items()}
                 self.context.scalars.take(means)
                 offered = *offered[:2], {**offered[2], **means}
             update.step(offered, every)
@@ -218,6 +255,7 @@ class SelfStepping(_Batchwise):
         batch = self.context.offer("before_train_iter", self.next(batches))
         offered: tuple[Any, ...] | None = None
         if batch is not SKIPPED:
+            self.update.weigh(batch)
             s.batch = batch
             outputs = self.step(self.run, batch)
             s.batch = None

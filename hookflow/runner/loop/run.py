@@ -14,6 +14,7 @@ from torch import nn
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import HOOKFLOW, Level
 from hookflow.hooks.run import Run as Promised
+from hookflow.hooks.tensors import Weight, is_one
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
 from hookflow.runner.logging.media import Media, Place, copied, drawn
 from hookflow.runner.logging.recorder import Recorder
@@ -109,6 +110,11 @@ class Run(_Reports):
     handles = _of("_module_hooks.handles")
 
     @property
+    def batch_weight(self) -> Weight:
+        weight = self._state.batch_weight
+        return (self._state.batch_size or 1) if weight is None else weight
+
+    @property
     def train_seconds(self) -> float:
         return perf_counter() - self._timeline.excluded_s
 
@@ -171,7 +177,7 @@ class Run(_Reports):
             raise UserError(Problem("run.accumulate adds up the gradients of several batches; run.loss is of one"))
         outputs = in_precision(self.task.step, self.device, self.precision, self._compiled)(self, batch)
         weight = self._update.loss_weight
-        return outputs["loss"] if weight == 1.0 else outputs["loss"] * weight  # type: ignore[no-any-return]
+        return outputs["loss"] if is_one(weight) else outputs["loss"] * weight  # type: ignore[no-any-return]
 
     def sum(self, value: float | torch.Tensor) -> torch.Tensor:
         return self._reduced(value, "sum")
@@ -257,7 +263,8 @@ def _keeps_its_promise(run: Run) -> Promised:
 
 
 COPIED = (
-    *("iter", "epoch", "batch_idx", "batch_size", "max_iters", "max_epochs", "iters_per_epoch", "stage", "split"),
+    *("iter", "epoch", "batch_idx", "batch_size", "batch_weight", "max_iters", "max_epochs"),
+    *("iters_per_epoch", "stage", "split"),
     *("metrics", "train_seconds", "device", "precision", "rank", "world", "repeats"),
     *("dir", "is_temporary", "is_predicting"),
 )

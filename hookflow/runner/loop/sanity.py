@@ -23,6 +23,7 @@ from hookflow.runner.data.source import Limited
 from hookflow.runner.logging.recorder import SANITY
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.evaluation import Evaluation
+from hookflow.runner.loop.ignored_targets import IgnoredTargets
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.update import Update
 from hookflow.runner.process.state import RunState
@@ -83,7 +84,11 @@ def _metrics(context: Context, update: Update) -> set[str] | None:
         check = Context(alone, plan, context.folder, RunState(), context.consensus, quiet, quiet)
         run = Run(check, update)
         check.engine.bind(run)
-        Evaluation(check, run, lambda batches: False)("val")
+        ignored = IgnoredTargets("the validation data", context.log.say)
+        with ignored:
+            Evaluation(check, run, lambda batches: False)("val")
+    if context.weigh is None:
+        ignored.warn()
     return {*check.state.metrics, *quiet.names}
 
 

@@ -30,6 +30,9 @@ class Task(Protocol):
     A task may have a method `batch_size(batch)` that returns how many examples a batch has; it counts before what the
     source or the tensors of the batch say.
 
+    A task may have a method `batch_weight(batch)` that returns what its numbers of a batch are means over, a number or
+    a tensor of one element; without it they are means over the examples. A batch of weight 0 is left out.
+
     A task may have a method `metrics(means)` that returns further metrics, from the means over a whole evaluation.
 
     A task with `state_dict()` and `load_state_dict(state)` has its state in every checkpoint.

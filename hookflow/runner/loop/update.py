@@ -10,11 +10,11 @@ from torch.optim import Optimizer
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.graph.slots import root
 from hookflow.hooks.run import BEFORE_THE_STEP
-from hookflow.hooks.tensors import is_sharded
+from hookflow.hooks.tensors import Weight, is_one, is_sharded, is_zero, local, on_device, ratio
 from hookflow.runner.builder.selectors import Trained
 from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER
 from hookflow.runner.loop.context import Context
-from hookflow.runner.loop.finite import Losses, StepGuard
+from hookflow.runner.loop.finite import LEFT_OUT, ZERO_STEP, EmptySteps, Losses, StepGuard, can_skip, step_unless
 from hookflow.runner.loop.task import steps_itself
 from hookflow.runner.precision import records_graphs
 from hookflow.runner.process.state import RunState
@@ -31,42 +31,74 @@ BEFORE_THE_BACKWARD = (
 
 
 class Group:
-    """The batches whose gradients add up to one step, each weighted by its examples.
+    """The batches whose gradients add up to one step, each with its weight: its examples, or what the task says.
 
-    Their number is guessed from the first batch, and the gradients are scaled at the step.
+    The total is guessed from the first batch that weighs anything, and the gradients are scaled at the step.
     """
 
     def __init__(self, state: RunState) -> None:
-        self.on_all_ranks: int | None = None
-        """The examples of the current batch on all ranks, where there are several."""
+        self.on_all_ranks: Weight | None = None
+        """The weight of the current batch on all ranks, where there are several."""
         self._state = state
-        self._expected = self._examples = 0
+        self._expected: Weight = 0
+        self._total: Weight = 0
+        self._by_optimizer: dict[str, Weight] = {}
+        """The weight of the batches whose gradients no step of an optimizer has used yet, where the task says it."""
 
-    def weight(self, batches: int) -> float:
-        """Take in the current batch, which may be the first of so many; return the weight of its loss."""
-        examples = self.on_all_ranks or self._state.batch_size or 1
-        self._expected = self._expected or batches * examples
-        self._examples += examples
-        return examples / self._expected
+    def add(self, weight: Weight, names: Iterable[str]) -> None:
+        """Note that the gradients of a batch, of this weight on all ranks, are added to those of these optimizers."""
+        for name in names:
+            self._by_optimizer[name] = self._by_optimizer.get(name, 0) + weight
 
-    def close(self) -> float:
+    def drop(self, names: Iterable[str]) -> Weight | None:
+        """Forget the batches behind the gradients of these optimizers; return their weight, None if it is unknown."""
+        weights = [self._by_optimizer.pop(name) for name in names if name in self._by_optimizer]
+        return sum(weights) if weights else None
+
+    def share(self, batches: int) -> Weight:
+        """Take in the current batch, which may be the first of so many; return what its loss counts."""
+        weight = self._weight_of_batch()
+        if is_zero(self._expected):
+            self._expected = batches * weight
+        elif isinstance(self._expected, Tensor):
+            self._expected = torch.where(self._expected > 0, self._expected, batches * weight)
+        self._total = self._total + weight
+        return ratio(weight, self._expected, 0.0)
+
+    def _weight_of_batch(self) -> Weight:
+        if self.on_all_ranks is not None:
+            return self.on_all_ranks
+        if self._state.batch_weight is not None:
+            return self._state.batch_weight
+        return self._state.batch_size or 1
+
+    def close(self) -> Weight:
         """Return the factor that the gradients lack, and begin another group."""
-        factor = self._expected / self._examples if self._examples else 1.0
-        self._expected = self._examples = 0
+        factor = ratio(self._expected, self._total, 1.0)
+        self._expected = self._total = 0
         return factor
 
-    def state_dict(self) -> list[int]:
-        return [self._expected, self._examples]
+    def state_dict(self) -> list[Any]:
+        return [self._expected, self._total, dict(self._by_optimizer)]
 
-    def load_state_dict(self, state: Sequence[int]) -> None:
-        self._expected, self._examples = state
+    def load_state_dict(self, state: Sequence[Any]) -> None:
+        expected, total, *more = state
+        self._expected, self._total = _as_number(expected), _as_number(total)
+        for by_optimizer in more:  # an older checkpoint has none
+            self._by_optimizer = {name: _as_number(weight) for name, weight in by_optimizer.items()}
+
+
+def _as_number(weight: Weight) -> float:
+    """Return a weight of a checkpoint, in which it may be a tensor in the host's memory."""
+    return float(weight) if isinstance(weight, Tensor) else weight
 
 
 class Update:
     """The gradients and the optimizers of a run; `stepping` names those whose step is being taken.
 
     Gradients accumulate until a step has used them. They are cleared before the next forward pass, or after it where a
-    hook reads them there. With `loss_weight` the mean of the gradients over ranks is that of the whole batch.
+    hook reads them there. With `loss_weight` the mean of the gradients over ranks is that of the whole batch. What has
+    weight 0 is left out: a batch among others, or the step where there are no others.
     """
 
     def __init__(self, context: Context, losses: Losses | None, guard: StepGuard | None) -> None:
@@ -75,7 +107,7 @@ class Update:
         self.stepping: tuple[str, ...] = ()
         self.idle = False
         """Whether a task that steps its optimizers itself has trained without a call of `run.step`."""
-        self.loss_weight = 1.0
+        self.loss_weight: Weight = 1.0
         self.group = Group(context.state)
         self.losses = losses
         self.guard = guard
@@ -103,8 +135,28 @@ class Update:
             for slot in (*binding.reads, *binding.writes)
         )
         self._left_out: tuple[int, list[Tensor | bool]] = (-1, [])
+        self._weigh = context.weigh
+        self.weighs = context.weigh is not None
+        """Whether the task says what a batch weighs."""
+        self._total_weight: Weight = 0
+        """The weight of the current batch on all ranks."""
+        self.empty_steps = EmptySteps(context.state, context.log.say)
+        self._began: set[str] = set()
 
-    def backward(self, offered: tuple[Any, ...], names: Collection[str], weight: float) -> None:
+    def weigh(self, batch: Any) -> None:
+        """Have the task say what a batch weighs, if it does; all ranks must call it."""
+        if self._weigh is None:
+            return
+        weight = total = self._weigh(batch)
+        if self._strategy.several:
+            total = self._strategy.all_reduce(on_device(weight, self._parts.device), self._parts.device)
+            total = total.item() if total.device.type == "cpu" else total
+            self.group.on_all_ranks = total
+            self.loss_weight = ratio(weight * self._parts.data_ranks.world, total, 0.0)
+        self._state.batch_weight = weight
+        self._total_weight = total
+
+    def backward(self, offered: tuple[Any, ...], names: Collection[str], weight: Weight) -> None:
         """Add the gradients of a loss, times `weight`, to the parameters of the named optimizers.
 
         `offered` is the batch, its index, and the outputs with the loss.
@@ -114,21 +166,41 @@ class Update:
         self._engine.fire("before_backward", *offered)
         self.clear(names)
         if batches := self._requests.accumulates:
-            weight *= self.group.weight(batches) if self._requests.by_examples else 1 / batches
+            weight = weight * (self.group.share(batches) if self._requests.by_examples else 1 / batches)
             self._requests.accumulates = 0
         loss = outputs["loss"]
+        if self.weighs:
+            self.group.add(self._total_weight, names)
+        if not is_zero(self._state.batch_weight):
+            self._watch(loss, batch, names)
+        if not is_zero(self._state.batch_weight) or self._strategy.several:  # all ranks share each backward pass
+            self._compute_gradients(loss, names, weight)
+        self._timeline.mark(BACKWARD)
+        self._engine.fire("after_backward", *offered)
+
+    def _watch(self, loss: Tensor, batch: Any, names: Iterable[str]) -> None:
+        """Have it checked that a loss is finite, unless its batch weighs nothing."""
+        if isinstance(self._state.batch_weight, Tensor):
+            loss = torch.where(self._state.batch_weight > 0, loss.detach(), 0.0)
         if self.losses:
             self.losses.watch(loss, batch)
+        if self.guard:
+            self.guard.watch(loss, names)
+
+    def _compute_gradients(self, loss: Tensor, names: Collection[str], weight: Weight) -> None:
+        """Add the gradients of a loss, times `weight`, to the parameters of these optimizers."""
+        if isinstance(self._state.batch_weight, Tensor):
+            weight = torch.where(self._state.batch_weight > 0, weight, 0.0)
         seed = None
         if self.guard:
             seed = self.guard.seed(loss, weight)
-        elif weight != 1.0:
+        elif isinstance(weight, Tensor) or is_zero(self._state.batch_weight):
+            seed = torch.zeros_like(loss) + weight  # not NaN, as the loss times 0 may be
+        elif not is_one(weight):
             loss = loss * weight
         inputs = None if len(names) == len(self.every) else [p for p in self._parameters(names) if p.requires_grad]
         if inputs != []:  # all of them may be frozen
             loss.backward(seed, inputs=inputs)
-        self._timeline.mark(BACKWARD)
-        self._engine.fire("after_backward", *offered)
 
     def check_again(self, hook: str) -> None:
         """Raise UserError where a hook cannot compute the gradients of each batch a second time."""
@@ -170,28 +242,31 @@ class Update:
             self.keep_gradients()
             if self._skips():
                 self.group.close()
-                self._used.update(names)
+                self._have_used(names)
                 self.leave_out(True)
             return
-        factor = self.group.close()
-        gradients = [p.grad for p in self._parameters(names) if p.grad is not None] if factor != 1.0 else []
-        if gradients:
-            torch._foreach_mul_(gradients, factor)
+        self._scale_gradients(names, self.group.close())
         self._strategy.average_gradients(self._parameters(names))
         self._strategy.broadcast_buffers()
         if self._strategy.several:
             self._timeline.mark(BACKWARD)  # here too they wait for one another, in a task that steps itself
         found_inf = None
+        is_empty = self._is_empty(names)
         skips = self._skips()
+        if is_empty is True and not skips:
+            self.empty_steps.left_out()
+            skips = True
         if self.guard and not skips:
             found_inf = self.guard.found_inf(names)
+            if isinstance(is_empty, Tensor):
+                found_inf = torch.maximum(found_inf, is_empty)
             skips = self.guard.should_skip(names, found_inf)
         if not skips:
             entered = len(self._engine.arounds)
             self._engine.fire("before_optimizer_step", *offered)
             if skips := self._skips():
                 self._engine.leave(entered)
-        self._used.update(names)
+        self._have_used(names)
         if self.guard and found_inf is not None and len(self._used) == len(self.every):
             self.guard.update_scale()
         if skips:
@@ -200,6 +275,8 @@ class Update:
             for name in names:
                 if self.guard and found_inf is not None:
                     self.guard.step(self._optimizers[name], found_inf)
+                elif isinstance(is_empty, Tensor):
+                    self._step_unless_empty(name, is_empty)
                 else:
                     self._optimizers[name].step()
             if self.guard and found_inf is not None and not self.guard.waits:
@@ -208,6 +285,47 @@ class Update:
             self._engine.fire("after_optimizer_step", *offered)
         if self.guard:
             self.guard.report()
+
+    def _have_used(self, names: Collection[str]) -> None:
+        """Note that a step of these optimizers has used their gradients, or left them out."""
+        self._used.update(names)
+        self.group.drop(names)
+        if self.guard:
+            self.guard.forget_losses(names)
+
+    def _scale_gradients(self, names: Iterable[str], factor: Weight) -> None:
+        """Multiply the gradients of these optimizers."""
+        gradients = [p.grad for p in self._parameters(names) if p.grad is not None]
+        if isinstance(factor, Tensor):
+            for gradient in gradients:
+                local(gradient).mul_(factor)
+        elif gradients and not is_one(factor):
+            torch._foreach_mul_(gradients, factor)
+
+    def _is_empty(self, names: Iterable[str]) -> bool | Tensor:
+        """Return whether all batches behind the gradients of these optimizers weigh nothing; a tensor that is 1 if so.
+
+        It is False where the task does not say what a batch weighs, or has computed the gradients by itself.
+        """
+        total = self.group.drop(names)
+        if total is None:
+            return False
+        return (total == 0).float() if isinstance(total, Tensor) else total == 0
+
+    def _step_unless_empty(self, name: str, is_empty: Tensor) -> None:
+        """Let an optimizer step unless a tensor is 1; one that cannot leave a step out is given gradients of zero."""
+        optimizer = self._optimizers[name]
+        if not can_skip(optimizer):
+            self.empty_steps.watch(is_empty, ZERO_STEP)
+            optimizer.step()
+            return
+        self.empty_steps.watch(is_empty, LEFT_OUT)
+        if name not in self._began and bool(is_empty):  # the first step makes the optimizer's state
+            self.leave_out(True)
+            return
+        self._began.add(name)
+        step_unless(optimizer, is_empty)
+        self.leave_out(is_empty)
 
     def _skips(self) -> bool:
         """Return whether a hook (on any rank) has asked to skip the current step, and forget it."""
@@ -231,6 +349,7 @@ class Update:
             self.losses.settle()
         if self.guard:
             self.guard.report(wait=True)
+        self.empty_steps.settle(wait=True)
 
     def add_param_group(self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]) -> None:
         self._requests.check("add_param_group")

@@ -12,6 +12,7 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.records import Stage
+from hookflow.hooks.tensors import Weight
 
 
 class NoMetricError(UserError, KeyError):
@@ -42,6 +43,9 @@ class RunState:
         """`iter` once more, where other processes see it. Written by the loops."""
         self.batch_size = 0
         """Examples of this rank in the current batch, 0 where unknown. Written by who takes or replaces it."""
+        self.batch_weight: Weight | None = None
+        """What this rank's share of the current batch weighs in means, where the task says it; None: its examples.
+        Written by who has the task weigh it."""
         self.batches = 0
         """Batches of the current pass."""
         self.split = "train"
