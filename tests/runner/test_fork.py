@@ -242,3 +242,11 @@ def test_a_hook_that_raises_after_the_iterations_costs_no_epoch(
 def test_nothing_is_left_to_train(left_alone: RunDir) -> None:
     with pytest.raises(UserError, match=r"nothing is left to train.* has done 3, and run.max_epochs is 3"):
         forked(str(left_alone.path), None, Changes())
+
+
+@pytest.mark.parametrize("now", [39, 60])
+def test_data_of_another_length_are_said(trained: Trained, fork: Fork, now: int) -> None:
+    parent = trained(LOADED, *KEEPS)
+    child = fork(parent, "it00000003", f"data.train.args.examples={now}")
+    said = [text for text in messages(child) if "data.train had 40 examples" in text]
+    assert len(said) == 1 and f"has {now} examples now" in said[0]
