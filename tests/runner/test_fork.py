@@ -249,3 +249,11 @@ def test_another_rate_by_epochs_counts_from_the_middle_of_an_epoch_on(trained: T
     parent = trained(*KEEPS, by_epochs, LR, 'hooks.log.points=["after_train_iter"]')
     child = rates(fork(parent, "it00000006", "optimizer.args.lr=0.02"))
     assert {it: child[it] for it in (7, 10, 11)} == pytest.approx({7: 0.01, 10: 0.01, 11: 0.005})
+
+
+@pytest.mark.parametrize("now", [39, 60])
+def test_data_of_another_length_are_said(trained: Trained, fork: Fork, now: int) -> None:
+    parent = trained(LOADED, *KEEPS)
+    child = fork(parent, "it00000003", f"data.train.args.examples={now}")
+    said = [text for text in messages(child) if "data.train had 40 examples" in text]
+    assert len(said) == 1 and f"has {now} examples now" in said[0]

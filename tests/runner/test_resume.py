@@ -63,6 +63,44 @@ def test_a_checkpoint_of_another_model_or_optimizer_is_the_users_mistake(
     assert "does not fit this pipeline" in reason and expected in reason
 
 
+def of_length(examples: int, split: str = "train", **loader: Any) -> str:
+    keys = ", ".join(f"{key}={value}" for key, value in {"batch_size": 8, **loader}.items())
+    return f'data.{split}={{use="./loaders.py:Numbers", args={{examples={examples}}}, loader={{{keys}}}}}'
+
+
+@pytest.mark.parametrize(("then", "now"), [(40, 20), (40, 60), (40, 39)])
+@pytest.mark.parametrize("stop", ["run.max_iters=3", "run.max_epochs=1"])
+@pytest.mark.parametrize("kind", ["Numbers", "dataset"])
+def test_training_data_of_another_length_are_refused(
+    new_run: NewRun, train_here: Train, then: int, now: int, stop: str, kind: str
+) -> None:
+    """With 39 examples an epoch has as many batches, in another order."""
+    run_dir = with_checkpoints(
+        new_run,
+        train_here,
+        [of_length(then).replace("Numbers", kind), stop],
+        [of_length(now).replace("Numbers", kind)],
+    )
+    assert train_here(run_dir, resume=True) == 2
+    refused = str(records(run_dir, "refused")[-1]["reason"])
+    assert f"data.train had {then} examples" in refused and f"has {now} now" in refused.replace(" examples now", " now")
+    assert not records(run_dir, "run")
+
+
+def test_validation_data_of_another_length_are_said(new_run: NewRun, train_here: Train) -> None:
+    now = [of_length(24, "val"), "run.max_epochs=2"]
+    run_dir = with_checkpoints(new_run, train_here, [of_length(16, "val")], now)
+    assert train_here(run_dir, resume=True) == 0
+    said = [text for text in messages(run_dir) if "data.val had 16 examples" in text]
+    assert len(said) == 1 and "24 examples now" in said[0]
+
+
+def test_data_of_the_same_length_are_resumed(new_run: NewRun, train_here: Train) -> None:
+    run_dir = with_checkpoints(new_run, train_here, [of_length(40)], [of_length(40), "run.max_epochs=2"])
+    assert train_here(run_dir, resume=True) == 0
+    assert not [text for text in messages(run_dir) if "when the checkpoint was saved" in text]
+
+
 def test_hooks_that_are_gone_or_new(new_run: NewRun, train_here: Train) -> None:
     """One with a state is missed, and one without is not; a new one fires at the multiples to come."""
     run_dir = with_checkpoints(

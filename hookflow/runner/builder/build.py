@@ -171,7 +171,14 @@ class _Builder:
                 takes = _taken(make, offers)
                 made = self._call(make, takes | source.args, f"data.{split}")
                 where, shards_itself = self.places.of(f"data.{split}.use"), {"rank", "world"} <= takes.keys()
-                result[split] = as_source(made, where, context, loaders.get(split), shards_itself=shards_itself)
+                result[split] = as_source(
+                    made,
+                    where,
+                    context,
+                    loaders.get(split),
+                    shards_itself=shards_itself,
+                    evaluates=split != "train",
+                )
         return limit(result, self.pipeline, self.say)
 
     def _model(self, makers: Mapping[str, Maker], name: str, device: torch.device) -> nn.Module:

@@ -31,6 +31,7 @@ from hookflow.pipeline.use import imported_files
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.shards import mapped, unreadable
 from hookflow.runner.data.batches import has_own_state, own_parts, split_of
+from hookflow.runner.data.lengths import changed_lengths, save_lengths
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.update import Update
@@ -104,17 +105,19 @@ class Snapshot:
                 hint = "a checkpoint holds tensors, numbers, strings, lists and dicts"
                 raise UserError(Problem(f"{key}: state_dict(){wrong}", self.parts.place(f"{key}.use"), hint))
 
-    def _examples(self) -> dict[str, int]:
+    def _examples(self) -> dict[str, Any]:
         """Return the examples of a batch on all ranks, by which a fork finds the place among other batches.
 
-        Where batches are of several sizes, that is 0, and `examples` are those of the epoch so far.
+        Where batches are of several sizes, that is 0, and `examples` are those of the epoch so far. The `lengths` of
+        the data say whether they are still the same.
         """
         train, state = self.parts.data.get("train"), self.context.state
         if train is None:
             return {}
         sizes = getattr(train, "global_batch_sizes", None)
         so_far = {"examples": sum(sizes(state.epoch)[: state.batch_idx])} if sizes and state.batch_idx else {}
-        return {"batch_size": train.info["batch_size"]} | so_far
+        lengths = save_lengths(self.parts.data)
+        return {"batch_size": train.info["batch_size"], "lengths": lengths} | so_far
 
     def nonfinite_weights(self, state: Mapping[str, Any]) -> Iterator[str]:
         """Yield the names of parameters and running statistics in a captured state that are not finite."""
@@ -136,6 +139,7 @@ class Snapshot:
                 hint = f"resume it on {before} ranks; hookflow fork carries the place over by examples"
                 raise UserError(Problem(message, self.parts.place("data.train.loader.batch_sampler"), hint))
             self.say(f"saved by {before} ranks, resumed on {self.parts.ranks.world}: not bit-identical", "warn")
+        self._compare_lengths(state["position"].get("lengths", {}), before, is_fork=adapt is not None)
         state = local_state(state, self.parts.ranks)
         if adapt is not None:
             state = adapt(state)
@@ -177,6 +181,26 @@ class Snapshot:
         if now != before and "train" in self.parts.data:
             what = "schedules, and all else that is relative to the length, go on by the new one"
             self.say(f"the training has {now:,} iterations, where the checkpoint's had {before:,}: {what}")
+
+    def _compare_lengths(self, saved: Mapping[str, Any], ranks_then: int, *, is_fork: bool) -> None:
+        """Compare the data with those of the checkpoint.
+
+        A fork says what has another length, as a resume does of validation data. Raises UserError where a resume has
+        other training data: the rest of the epoch, the order of the next ones and the schedules would be others.
+        """
+        ranks, data_ranks = self.parts.ranks, self.parts.data_ranks
+        world_then = ranks_then * data_ranks.world // ranks.world
+        changes = changed_lengths(
+            saved, self.parts.data, rank=data_ranks.rank, world=data_ranks.world, world_then=world_then
+        )
+        for change in changes:
+            if change.split == "train" and not is_fork:
+                hint = "give it the same data; or go on with these: hookflow fork RUN"
+                raise UserError(Problem(str(change), self.parts.place("data.train.use"), hint))
+            after = "its metrics cannot be compared with the earlier ones"
+            if change.split == "train":
+                after = "the rest of the epoch, and those to come, are in another order"
+            self.say(f"{change}: {after}", "warn")
 
     def _restore_weights(self, state: Mapping[str, Any]) -> None:
         try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from operator import index as as_int
 from typing import Any, Literal
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -170,6 +171,19 @@ def tensors(batch: Any) -> Iterator[Tensor]:
         yield from tensors(part)
 
 
+def fingerprint(batch: Any) -> int | None:
+    """Return a checksum of the tensors of a batch; None where it has none, or they tell nothing, as zeros do."""
+    result = 0
+    varies = False
+    for tensor in tensors(batch):
+        if tensor.layout is not torch.strided or not tensor.numel():
+            continue
+        values = tensor.detach().cpu().contiguous()
+        varies |= bool((values != values.flatten()[0]).any())
+        result = crc32(values.reshape(-1).view(torch.uint8).numpy().data, result)
+    return result if varies else None
+
+
 def _moves_itself(part: Any) -> bool:
     """Return whether an object has `to`, as a `PackedSequence` or a graph of PyG; mappings become dicts instead."""
     return callable(getattr(part, "to", None)) and not isinstance(part, Tensor | dict | UserDict)
@@ -263,11 +277,29 @@ class BatchSizes:
         else:
             must = "over several ranks" if world > 1 else "in gradient accumulation" if accumulate > 1 else ""
             self.local = _of_batch(split, must, say)
-        self.total = local = self.local
+        self.total = self.local
         if world > 1 and everywhere and not by_task:  # what a task counts need not be what the source counts
             self.total = lambda index, batch: everywhere(index)
         elif world > 1:
-            self.total = lambda index, batch: sum(gather(local(index, batch) or 0))
+            self._gather = gather
+            self.total = self._compare_ranks(split, say)
+
+    def _compare_ranks(self, split: str, say: Callable[..., None]) -> Size:
+        """Return `total` for the first batch, which warns where two ranks have the same one."""
+
+        def total(index: int, batch: Any) -> int:
+            self.total = self._total
+            marks = [mark for mark in self._gather(fingerprint(batch) or 0) if mark]
+            if len(set(marks)) < len(marks):
+                message = f"two ranks have the same first batch of the {split} data"
+                say(f"{message}: does each take its own share, by the rank and world that it is given?", "warn")
+            return self._total(index, batch)
+
+        return total
+
+    def _total(self, index: int, batch: Any) -> int:
+        """Return how many examples all ranks have, each of which calls this."""
+        return sum(self._gather(self.local(index, batch) or 0))
 
     def replaced(self, batch: Any, before: int) -> int:
         """Return the size of a batch that a hook has put in the place of one of `before` examples."""

@@ -10,9 +10,20 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
+from hookflow.numbers import counted
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.values import limited_batches
-from hookflow.runner.data.batches import DataContext, OverLoader, OwnStates, Sized, Sizes, data_info, sets_of, split_of
+from hookflow.runner.data.batches import (
+    DataContext,
+    OverLoader,
+    OwnStates,
+    Sized,
+    Sizes,
+    data_info,
+    fingerprint,
+    sets_of,
+    split_of,
+)
 from hookflow.runner.data.loader import Loader, OnDevice
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.own_generators import warn_of_copies
@@ -54,7 +65,13 @@ class Source(Protocol):
 
 
 def as_source(
-    made: Any, where: Where, context: DataContext, loader: LoaderParts | None = None, *, shards_itself: bool = False
+    made: Any,
+    where: Where,
+    context: DataContext,
+    loader: LoaderParts | None = None,
+    *,
+    shards_itself: bool = False,
+    evaluates: bool = False,
 ) -> Source:
     """Return what `use` at `where` has made as a source; `loader` says how to make batches, where it is a dataset.
 
@@ -87,9 +104,11 @@ def as_source(
         raise UserError(Problem(message, where, hint))
     if hasattr(made, "epoch"):
         return made  # type: ignore[no-any-return]
+    _check_distributed_sampler(made, where, context, evaluates=evaluates)
     source = Batches(made, context)
     if hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and hasattr(made, "dataset"):
-        return Stateful(made, source.info, context, where, (source.batch_size, source.global_batch_size))
+        sizes = source.batch_size, source.global_batch_size
+        return Stateful(made, source.info, context, where, sizes, evaluates=evaluates, is_own_share=shards_itself)
     return source
 
 
@@ -128,6 +147,29 @@ def _from_dataset(made: Any, where: Where, loader: LoaderParts, shards_itself: b
     return source
 
 
+def _check_distributed_sampler(made: Any, where: Where, context: DataContext, *, evaluates: bool) -> None:
+    """Raise UserError for PyTorch's sampler of ranks where it is of other ranks, or repeats examples of an evaluation.
+
+    It repeats some so that each rank has as many.
+    """
+    sampler = getattr(made, "sampler", None)
+    if not isinstance(sampler, DistributedSampler) or context.world == 1:
+        return
+    if (sampler.rank, sampler.num_replicas) != (context.rank, context.world):
+        of = f"its DistributedSampler is that of rank {sampler.rank} of {sampler.num_replicas}"
+        message = f"{of}, and this is rank {context.rank} of the {context.world} that share the data"
+        raise UserError(Problem(message, where, "make it with num_replicas = world, rank = rank"))
+    examples = len(sampler.dataset)  # type: ignore[arg-type]
+    repeated = sampler.total_size - examples
+    if evaluates and repeated > 0:
+        message = (
+            f"its DistributedSampler repeats {repeated} of {examples} examples, so that each of the {context.world} "
+            "ranks has as many, and they would count twice"
+        )
+        hint = "make the dataset, with a loader beside use: its shards differ by one example"
+        raise UserError(Problem(message, where, hint))
+
+
 def _check_not_empty(count: int, where: Where, hint: str = "is it smaller than a batch, with drop_last?") -> None:
     if not count:
         raise UserError(Problem("the dataset yields no batches", where, hint))
@@ -137,20 +179,37 @@ def _not_a_source(made: Any, why: str, where: Where, hint: str = f"it should mak
     return UserError(Problem(f"this makes a {type(made).__name__}, {why}", where, hint))
 
 
+SAME_STREAM = (
+    "workers that give the same stream repeat examples: the dataset takes the share of its worker by "
+    "torch.utils.data.get_worker_info()"
+)
+
+
 class Batches(OverLoader):
     """A source out of any iterable of batches with a length, such as a `torch.utils.data.DataLoader`.
 
     Each epoch iterates anew, after `set_epoch(epoch)` of its sampler if that has one. Its random numbers come from the
     global generators or the loader's own, whose state a checkpoint keeps. To resume in the middle of an epoch, the
     batches before that place are loaded again and thrown away.
+
+    PyTorch's loader draws a seed for its workers as they start. With `persistent_workers` that is once in a run, and
+    the seed of a shuffle comes first in the epochs after that. A resumed run starts them before it draws an order.
     """
 
     def __init__(self, batches: Any, context: DataContext) -> None:
         self.batch_size, self.global_batch_size = _sizes_of(batches, context.world)
         self.loader = batches
+        self._said = False
+        is_loader = isinstance(batches, DataLoader)
+        is_stream = is_loader and isinstance(batches.dataset, IterableDataset)
+        self._streams = batches.num_workers if is_stream and batches.num_workers > 1 else 0
+        """How many workers go through a stream, each through its share, or through all of it."""
+        self._first_batches: set[int] = set()
+        self._keeps_workers = is_loader and batches.persistent_workers
         self._context = context
         self._generator: torch.Generator | None = getattr(batches, "generator", None)
         self._began: dict[str, Any] | None = None
+        self._began_with_workers = self._must_start_workers = False
         data = getattr(batches, "dataset", batches)
         if getattr(batches, "worker_init_fn", None) is None:
             warn_of_copies(data, getattr(batches, "num_workers", 0), context.say)
@@ -166,11 +225,49 @@ class Batches(OverLoader):
             set_epoch = getattr(getattr(self.loader, name, None), "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
-        yield from map(self._context.to_device, self._from(start))
+        given = start
+        for batch in self._from(start):
+            if given < self._streams:
+                self._compare_workers(batch, given)
+            given += 1
+            yield self._context.to_device(batch)
+        if given != len(self.loader):
+            message = f"{self.info['name']} promised {counted(len(self.loader), 'batch')} in an epoch"
+            self._warn_once(f"{message}, and gave {given:,}; {SAME_STREAM}")
+
+    def _compare_workers(self, batch: Any, index: int) -> None:
+        """Warn where the first batches of an epoch, each of another worker, are the same."""
+        mark = fingerprint(batch)
+        if index == 0:
+            self._first_batches.clear()
+        if mark in self._first_batches:
+            self._warn_once(f"{self.info['name']}: two workers begin with the same batch; {SAME_STREAM}")
+        if mark is not None:
+            self._first_batches.add(mark)
+
+    def _warn_once(self, text: str) -> None:
+        if not self._said:
+            self._said = True
+            self._context.say(text, "warn")
+
+    @property
+    def _has_persistent_workers(self) -> bool:
+        return self._keeps_workers and self.loader._iterator is not None
+
+    def _start_workers(self) -> None:
+        """Start persistent workers, and leave the generators and what the user has made as they are."""
+        now, own = self._random(), self.own_states.state_dict()
+        iter(self.loader)
+        self._set_random(now)
+        self.own_states.load_state_dict(own)
 
     def _from(self, start: int) -> Iterator[Any]:
+        if self._began_with_workers if start else self._must_start_workers:
+            self._start_workers()
+        self._must_start_workers = False
         if not start:
             self._began = self._random()
+            self._began_with_workers = self._has_persistent_workers
             with self.own_states.drawing(again=False):
                 return iter(self.loader)
         text = f"{self.info['name']}: loading {start} batches again to find the place in the epoch"
@@ -196,10 +293,18 @@ class Batches(OverLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the random state at the beginning of the current epoch, and the states of what the user has made."""
-        return {"began": self._began, "own": self._random()["own"], "parts": self.own_states.state_dict()}
+        return {
+            "began": self._began,
+            "own": self._random()["own"],
+            "parts": self.own_states.state_dict(),
+            "began_with_workers": self._began_with_workers,
+            "has_workers": self._has_persistent_workers or self._must_start_workers,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._began = state["began"]
+        self._began_with_workers = state.get("began_with_workers", False)
+        self._must_start_workers = state.get("has_workers", False) and not self._has_persistent_workers
         self.own_states.load_state_dict(state["parts"])
         if self._generator is not None and state["own"] is not None:
             self._generator.set_state(state["own"])

@@ -3,17 +3,25 @@
 from collections.abc import Iterator
 from copy import deepcopy
 from itertools import chain, islice, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
+from hookflow.numbers import counted
 from hookflow.pipeline.registry import missing_package
-from hookflow.runner.data.batches import DataContext, OverLoader, Sizes, data_info
+from hookflow.runner.data.batches import DataContext, OverLoader, Sizes, data_info, fingerprint
 from hookflow.runner.data.loader import collated
 from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.worker_share import (
+    WorkerShare,
+    generators_of,
+    load_generators,
+    save_generators,
+    this_worker,
+)
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.random_state import (
     ForkedGenerators,
@@ -28,14 +36,31 @@ STATES = ("data", "examples")
 """The keys of a pass's state that hold the dataset's own state, and its iterator's."""
 
 
+class StreamBatch(NamedTuple):
+    """A batch as it comes from a worker, with what only the worker knows."""
+
+    batch: Any
+    """The collated examples of this rank; None where it has none of the `total`."""
+    size: int
+    """The examples of this rank."""
+    total: int
+    """The examples of all ranks that share the stream."""
+    worker: int
+    divided: bool
+    """Whether the examples were divided among the workers here, since the dataset does not do it."""
+    fingerprint: int | None
+    """What tells the first batch of a pass from others; None for the later ones."""
+
+
 class SeededIterable(Shipped, IterableDataset[Any]):
     """An iterable dataset that gives batches, and seeds the generators for each of them.
 
     The dataset's `__iter__` runs within the first batch, under its seed. A pass gives the same batches after a resume;
     if the dataset has no state, it loads what lies before its place.
 
-    Each of `world` ranks iterates over all examples, and takes every `world`-th one from its `rank` on. A last group of
-    fewer than `world` examples is left out. A dataset that `shards_itself` gives this rank's examples already.
+    Each of `world` ranks iterates over all examples, and takes every `world`-th one from its `rank` on. In training, a
+    last group of fewer than `world` examples is left out. In an evaluation each example counts, so such a group is
+    added to the batch before. A dataset that `shards_itself` gives this rank's examples already.
     """
 
     def __init__(self, data: Any, parts: LoaderParts, batch_size: int, *, shards_itself: bool) -> None:
@@ -46,6 +71,7 @@ class SeededIterable(Shipped, IterableDataset[Any]):
         self.batch_size = batch_size
         self.drop_last, self.collate, self.split = parts.section.drop_last, parts.collate, parts.split
         self.rank, self.world = (0, 1) if shards_itself else (context.rank, context.world)
+        self.reads_ahead = parts.split != "train" and self.world > 1 and not self.drop_last
         self.seed_suffix = (context.rank,) if shards_itself and context.rank else ()
         self.pass_ = 0
 
@@ -65,46 +91,65 @@ class SeededIterator:
     A dataset may shuffle in `__iter__`, or with its first example if that is a generator function. A resume begins the
     pass under the seed of its first batch. A shuffle with the first example costs that example's random numbers. Hence
     the state is taken one example early where a first batch draws random numbers, and that example is discarded.
+
+    Generators that the dataset holds are put back as the pass began, where it is loaded again from its beginning.
     """
 
     def __init__(self, of: SeededIterable) -> None:
-        worker = get_worker_info()
+        self._worker, _ = this_worker()
         self._of = of
-        self._place = (of.pass_, worker.id if worker else 0)
-        self._examples: Any = None  # begun under the seed of the first batch
+        self._place = (of.pass_, self._worker)
+        self._examples: Any = None  # the dataset's iterator, begun under the seed of the first batch
+        self._share: WorkerShare | None = None
         self._batches = self._drawn = 0
         self._sizes: list[list[int]] = []  # of the batches, each with how many there were: a fork may change it
         self._over = False
+        self._ahead: list[Any] = []
         self._draws_random = True
         self._earlier: dict[str, Any] = {}
+        self._generators: dict[str, Any] = {}
 
     def __iter__(self) -> "SeededIterator":
         return self
 
-    def __next__(self) -> tuple[int, Any]:
+    def __next__(self) -> StreamBatch:
         if self._over:
             raise StopIteration
+        of, is_first = self._of, self._batches == 0
+        first = self._drawn + of.rank
         self._seed_for(self._batches)
-        of, first = self._of, self._drawn + self._of.rank
-        examples = self._draw()
-        if not examples:
+        drawn = self._draw_ahead() if of.reads_ahead else self._draw()
+        mine = drawn[of.rank :: of.world]
+        if not drawn:
             raise StopIteration
-        indices = range(first, first + len(examples) * of.world, of.world)
-        return len(examples), collated(examples, indices, of.collate, of.split)
+        batch = None
+        if len(drawn) >= of.world:
+            indices = range(first, first + len(mine) * of.world, of.world)
+            batch = collated(mine, indices, of.collate, of.split)
+        assert self._share is not None
+        mark = fingerprint(batch) if is_first else None
+        return StreamBatch(batch, len(mine), len(drawn), self._worker, bool(self._share.divides), mark)
 
     def _seed_for(self, batch: int) -> None:
         seed_for_batch(self._of.seed, RNGStream.EXAMPLES, *self._place, *self._of.seed_suffix, batch=batch)
 
+    def _begin(self) -> WorkerShare:
+        self._examples = iter(self._of.data)
+        self._share = WorkerShare(self._examples)
+        return self._share
+
     def _draw(self, wanted: int = 0) -> list[Any]:
-        """Return the examples of the next batch, of `wanted` on all ranks; none where the dataset has no more."""
-        if self._examples is None:
-            self._examples = iter(self._of.data)
+        """Return the examples of all ranks in the next batch, of `wanted`; none where the dataset has no more."""
+        share = self._share
+        if share is None:
+            self._generators = save_generators(generators_of(self._of.data))
+            share = self._begin()
         before = generator_states() if not self._batches else None
         world, wanted = self._of.world, wanted or self._of.batch_size * self._of.world
-        drawn = list(islice(self._examples, wanted - world))
+        drawn = list(islice(share, wanted - world))
         if len(drawn) == wanted - world:
             self._earlier = deepcopy(self._states()) if self._draws_random else {}
-            drawn += islice(self._examples, world)
+            drawn += islice(share, world)
         if before is not None:
             self._draws_random = before != generator_states()
         self._over = len(drawn) < wanted
@@ -113,17 +158,38 @@ class SeededIterator:
         if not self._sizes or self._sizes[-1][0] != wanted:
             self._sizes.append([wanted, 0])
         self._sizes[-1][1] += 1
-        return [] if self._over and self._of.drop_last else drawn[: len(drawn) // world * world][self._of.rank :: world]
+        if self._over and self._of.drop_last:
+            return []
+        return drawn[: len(drawn) // world * world]
+
+    def _draw_ahead(self) -> list[Any]:
+        """Return the examples of all ranks in the next batch of an evaluation, which leaves none out.
+
+        So many are read ahead that every rank has one of the batch behind it; else that one is added to this one.
+        """
+        share = self._share or self._begin()
+        world = self._of.world
+        wanted = self._of.batch_size * world
+        missing = wanted + world - len(self._ahead)
+        self._ahead += islice(share, missing)
+        self._over = len(self._ahead) < wanted + world
+        count = len(self._ahead) if self._over else wanted
+        drawn, self._ahead = self._ahead[:count], self._ahead[count:]
+        self._batches += 1
+        self._drawn += count
+        return drawn
 
     def _states(self) -> dict[str, Any]:
         parts = zip(STATES, (self._of.data, self._examples), strict=True)
-        return {key: part.state_dict() for key, part in parts if hasattr(part, "state_dict")}
+        states = {key: part.state_dict() for key, part in parts if hasattr(part, "state_dict")}
+        return states | ({"share": self._share.state_dict()} if self._share else {})
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many batches were given, and the states of the dataset and its iterator, if they have one."""
         early = self._draws_random and self._batches > 0 and not self._over
         place: dict[str, Any] = {"batches": self._batches, "drawn": self._drawn, "over": self._over, "early": early}
         place["sizes"] = [list(pair) for pair in self._sizes]
+        place["generators"] = self._generators
         return {**place, **(self._earlier if early else self._states())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -131,22 +197,27 @@ class SeededIterator:
             self._of.data.load_state_dict(deepcopy(state["data"]))
         if state["over"]:
             self._examples = iter(())  # a dataset that is through may stand at its beginning again
+            self._share = WorkerShare(self._examples)
         elif has_state(state) and state["batches"]:
             self._seed_for(0)
-            self._examples = examples = iter(self._of.data)
+            share = self._begin()
             if "examples" in state:
-                examples.load_state_dict(deepcopy(state["examples"]))
+                self._examples.load_state_dict(deepcopy(state["examples"]))
+            if "share" in state:  # else it was saved before the dataset had given an example
+                share.load_state_dict(state["share"])
             if state["early"]:
-                for _ in islice(examples, self._of.world):
+                for _ in islice(share, self._of.world):
                     pass
         else:
+            load_generators(generators_of(self._of.data), state.get("generators", {}))
             for size in chain.from_iterable(repeat(*pair) for pair in state["sizes"]):
                 self._seed_for(self._batches)
                 self._draw(size)
         self._batches, self._drawn, self._over = state["batches"], state["drawn"], state["over"]
         self._draws_random = state["early"] or not state["batches"]
-        self._earlier = {key: deepcopy(state[key]) for key in STATES if key in state}
+        self._earlier = {key: deepcopy(state[key]) for key in (*STATES, "share") if key in state}
         self._sizes = [list(pair) for pair in state["sizes"]]
+        self._generators = state.get("generators", {})
 
 
 def has_state(state: dict[str, Any]) -> bool:
@@ -163,21 +234,38 @@ def examples_to_reload(state: Any) -> int:
     return sum(examples_to_reload(inner) for inner in state.values())
 
 
+END = object()
+"""Stands for the batch behind the last one of a pass."""
+
+
 class Stateful(OverLoader):
     """A source out of a loader with `state_dict` and `load_state_dict`, as `StatefulDataLoader` of torchdata is one.
 
     An epoch is so many batches. The stream goes on from epoch to epoch, and begins anew when it is through; it also
-    begins anew for an epoch that does not follow, as each validation requests epoch 0. Then `set_epoch` of the dataset
-    receives the number of its passes.
+    begins anew for an epoch that does not follow. Then `set_epoch` of the dataset receives the number of its passes.
+
+    A source that `evaluates` gives one whole pass, however many batches that has, and never begins anew within it. Over
+    ranks that have their own streams, each must give as many batches as it has promised: all wait for one another.
     """
 
     def __init__(
-        self, loader: Any, info: DataInfo, context: DataContext, where: Where, sizes: Sizes = (None, None)
+        self,
+        loader: Any,
+        info: DataInfo,
+        context: DataContext,
+        where: Where,
+        sizes: Sizes = (None, None),
+        *,
+        evaluates: bool = False,
+        is_own_share: bool = False,
     ) -> None:
         self.info, self._where = info, where
         self.batch_size, self.global_batch_size = sizes
         self.loader = loader
         self._context = context
+        self._evaluates = evaluates
+        self._is_own_share = is_own_share and context.world > 1
+        self._most_batches: int | None = None  # of an evaluation
         self._generator: torch.Generator | None = getattr(loader, "generator", None)
         self._stream: Iterator[Any] | None = None
         self._next = [0, 0]
@@ -189,6 +277,9 @@ class Stateful(OverLoader):
 
         Raises UserError when `start` is not where the stream is: it cannot be taken there.
         """
+        if self._evaluates:
+            yield from self._evaluation()
+            return
         if start == len(self):
             return  # a run may be resumed at the very end of an epoch
         follows = self._next == [epoch, start]
@@ -205,17 +296,53 @@ class Stateful(OverLoader):
             self._next = [epoch, index + 1] if index + 1 < len(self) else [epoch + 1, 0]
             yield self._augmented(batch, epoch, index)
 
+    def _evaluation(self) -> Iterator[Any]:
+        """Yield the batches of one pass over the stream, from its beginning."""
+        self._passes, self._saved = 0, None
+        self._stream = self._started()
+        given = 0
+        while given != self._most_batches:
+            batch = self._fetch()
+            if batch is END:
+                self._check_pass()
+                break
+            given += 1
+            if self._is_own_share and given > len(self):
+                raise self._another_length(f"more than {len(self)}")
+            yield self._augmented(self._context.to_device(batch), 0, given - 1)
+        if not given:
+            raise self._is_empty()
+        if self._is_own_share and given < len(self):
+            raise self._another_length(str(given))
+
+    def _another_length(self, given: str) -> UserError:
+        message = f"{self.info['name']} promised {len(self)} batches on this rank, and gave {given}"
+        hint = "the ranks wait for one another: its length must be that of the share that it gives"
+        return UserError(Problem(message, self._where, hint))
+
+    def _is_empty(self) -> UserError:
+        return UserError(Problem(f"the stream {self.info['name']} is empty", self._where))
+
     def _augmented(self, batch: Any, epoch: int, index: int) -> Any:
         return batch
 
-    def _next_batch(self) -> Any:
+    def _fetch(self) -> Any:
+        """Return the next batch of the pass, or END."""
         assert self._stream is not None
-        for batch in self._stream:
-            return batch
-        self._stream = self._started()
-        for batch in self._stream:
-            return batch
-        raise UserError(Problem(f"the stream {self.info['name']} is empty", self._where))
+        return next(self._stream, END)
+
+    def _check_pass(self) -> None:
+        """Look at what the pass has given, which is over."""
+
+    def _next_batch(self) -> Any:
+        batch = self._fetch()
+        if batch is END:
+            self._check_pass()
+            self._stream = self._started()
+            batch = self._fetch()
+        if batch is END:
+            raise self._is_empty()
+        return batch
 
     def _resumed(self, saved: dict[str, Any]) -> Iterator[Any]:
         """Return the stream where it was. The states of the training's generators are restored afterwards."""
@@ -265,12 +392,26 @@ class Stream(Stateful):
     """A stateful loader whose dataset counts the examples: nothing else knows how many are in a batch of a stream."""
 
     def __init__(self, data: SeededIterable, info: DataInfo, parts: LoaderParts) -> None:
-        super().__init__(_loader(data, parts), info, parts.context, parts.place("batch_size"))
-        self._size = 0
+        shared = data.world == parts.context.world  # else each rank takes a share of its own, of whatever size
+        super().__init__(
+            _loader(data, parts),
+            info,
+            parts.context,
+            parts.place("batch_size"),
+            evaluates=parts.split != "train",
+            is_own_share=not shared,
+        )
+        self._most_batches = parts.section.batches
+        self._world = data.world
+        self._size = self._total = 0
         self._parts = parts
+        self._given = 0
+        self._first_batches: dict[int, int] = {}
+        """Of the pass, by worker: the fingerprint of its first batch."""
+        self._said: set[str] = set()
         self.batch_size = lambda index: self._size  # of the batch that was given last
-        if data.world == parts.context.world:  # else each rank takes a share of its own, of whatever size
-            self.global_batch_size = lambda index: self._size * data.world
+        if shared:
+            self.global_batch_size = lambda index: self._total
 
     @property
     def dataset(self) -> Any:
@@ -279,13 +420,86 @@ class Stream(Stateful):
     def _augmented(self, batch: Any, epoch: int, index: int) -> Any:
         return self._parts.augment_batch(batch, epoch, index)
 
-    def _next_batch(self) -> Any:
+    def _started(self, state: Any = None) -> Iterator[Any]:
+        if state is None:
+            self._given = 0
+            self._first_batches = {}
+        return super()._started(state)
+
+    def _fetch(self) -> Any:
         with ForkedGenerators(idle=True):
-            self._size, batch = super()._next_batch()
-        return batch
+            fetched = super()._fetch()
+        if fetched is END:
+            return END
+        self._size, self._total = fetched.size, fetched.total
+        self._given += fetched.total
+        if fetched.batch is None:
+            raise self._too_small_for_the_ranks(fetched)
+        if fetched.divided:
+            self._warn_of_division()
+        if fetched.fingerprint is not None:
+            self._compare_workers(fetched.worker, fetched.fingerprint)
+        return fetched.batch
+
+    def _too_small_for_the_ranks(self, fetched: StreamBatch) -> UserError:
+        name, workers = self.info["name"], self._parts.section.workers
+        part = f"the part of worker {fetched.worker} of {name}" if workers > 1 else name
+        message = f"{part} has {counted(fetched.total, 'example')}, and each of the {self._world} ranks needs one"
+        return UserError(Problem(message, self._parts.place("workers" if workers > 1 else ""), "use fewer workers"))
+
+    def _warn_of_division(self) -> None:
+        name, workers = self.info["name"], self._parts.section.workers
+        self._warn_once(
+            "division",
+            f"{name} does not take the share of its worker: each of the {workers} workers goes through all of it, and "
+            f"gives one of {workers} examples. It is faster where the dataset takes its share by "
+            "torch.utils.data.get_worker_info()",
+        )
+
+    def _compare_workers(self, worker: int, first_batch: int) -> None:
+        """Warn where two workers begin a pass with the same examples."""
+        others = [number for number, mark in self._first_batches.items() if mark == first_batch and number != worker]
+        self._first_batches[worker] = first_batch
+        if others:
+            self._warn_once(
+                "equal workers",
+                f"{self.info['name']}: worker {worker} begins with the same batch as worker {others[0]}. If they give "
+                "the same stream, examples are trained several times in place of others: let the dataset take its "
+                "share by torch.utils.data.get_worker_info()",
+            )
+
+    def _check_pass(self) -> None:
+        """Compare the examples of a pass with the dataset's length.
+
+        Raises UserError where workers have given more in an evaluation: then they give the same examples.
+        """
+        if not hasattr(self.dataset, "__len__"):
+            return
+        section, promised, given = self._parts.section, len(self.dataset), self._given
+        left_out = 1  # a worker's last group of fewer examples
+        if section.drop_last:
+            left_out = (section.batch_size or 1) // (self._context.world // self._world)
+        elif not self._evaluates:
+            left_out = self._world
+        least = promised - max(section.workers, 1) * (left_out - 1)
+        if least <= given <= promised:
+            return
+        message = f"{self.info['name']} says that it has {counted(promised, 'example')}, and gave {given:,} in one pass"
+        hint = "let it take the share of its worker by torch.utils.data.get_worker_info()"
+        if given <= promised or section.workers < 2:
+            self._warn_once("length", f"{message}; its __len__ must be how many it gives")
+        elif self._evaluates:
+            raise UserError(Problem(f"{message} of {section.workers} workers", self._parts.place("workers"), hint))
+        else:
+            self._warn_once("length", f"{message} of {section.workers} workers, some of them twice: {hint}")
+
+    def _warn_once(self, what: str, text: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._context.say(text, "warn")
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"workers": self._parts.section.workers}
+        return super().state_dict() | {"workers": self._parts.section.workers, "given": self._given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         now = self._parts.section.workers
@@ -293,6 +507,7 @@ class Stream(Stateful):
             message = f"a stream is resumed with the workers of its checkpoint: it had {then}, and now has {now}"
             raise UserError(Problem(message, self._parts.place("workers"), f"set workers = {then}"))
         super().load_state_dict(state)
+        self._given = state.get("given", 0)
 
 
 def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
@@ -318,10 +533,35 @@ def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
     if problems:
         raise UserError(problems)
     examples = len(data) if hasattr(data, "__len__") else 0
-    full, rest = divmod(examples if shards_itself else examples // world, size // world)
-    length = section.batches or full + bool(rest and not section.drop_last)
+    share = world if shards_itself else 1
+    length = section.batches or batches_of_pass(
+        examples,
+        size // share,
+        world=world // share,
+        workers=section.workers,
+        drop_last=section.drop_last,
+        evaluates=parts.split != "train",
+    )
     info = data_info(data, examples, length, size, parts.worker_note)
     return Stream(SeededIterable(data, parts, size // world, shards_itself=shards_itself), info, parts)
+
+
+def batches_of_pass(
+    examples: int, batch_size: int, *, world: int, workers: int, drop_last: bool, evaluates: bool
+) -> int:
+    """Return how many batches a stream gives in one pass, if each worker has every `workers`-th example.
+
+    `batch_size` counts the examples of all `world` ranks that share the stream.
+    """
+    batches = 0
+    for worker in range(max(workers, 1)):
+        full, rest = divmod(len(range(worker, examples, max(workers, 1))), batch_size)
+        batches += full
+        is_added = evaluates and full > 0 and rest < world  # to the batch before
+        is_left_out = drop_last or (rest < world and not evaluates)
+        if rest and not is_added and not is_left_out:
+            batches += 1
+    return batches
 
 
 class _InProcess:

@@ -30,6 +30,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.numbers import size
 from hookflow.pipeline.use import import_file, imported_files
 from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.worker_share import watch_worker_info
 from hookflow.runner.process.launch import cores
 from hookflow.runner.process.signals import SIGNALS, signals_blocked
 from hookflow.user_code import FRAME
@@ -317,6 +318,7 @@ class Begin(Shipped):
             os.close(pipe)
             server._forkserver_alive_fd = None
         mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
+        watch_worker_info(is_read=self._then is not None)
         if self._then:
             self._then(worker)
 

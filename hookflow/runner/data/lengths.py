@@ -1,0 +1,72 @@
+"""The lengths of a run's data, by which a checkpoint knows whether they are still the same."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hookflow.numbers import counted
+from hookflow.runner.data.batches import split_of
+from hookflow.runner.data.source import Limited
+
+
+@dataclass(frozen=True)
+class DataLength:
+    """How much data a source has in an epoch; 0 examples where that is unknown."""
+
+    examples: int
+    batches: int
+
+    def __str__(self) -> str:
+        if self.examples:
+            return counted(self.examples, "example")
+        return counted(self.batches, "batch")
+
+
+@dataclass(frozen=True)
+class ChangedLength:
+    """Data of another length than those of a checkpoint."""
+
+    split: str
+    then: DataLength
+    now: DataLength
+
+    def __str__(self) -> str:
+        return f"data.{self.split} had {self.then} when the checkpoint was saved, and has {self.now} now"
+
+
+def save_lengths(data: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return the lengths of the training and validation data, as a checkpoint holds them."""
+    return {split: asdict(_length_of(source)) for split, source in data.items() if split_of(split) != "test"}
+
+
+def changed_lengths(
+    saved: Mapping[str, Mapping[str, int]], data: Mapping[str, Any], *, rank: int, world: int, world_then: int
+) -> Iterator[ChangedLength]:
+    """Yield the sources that have another length than `save_lengths` noted, on `world_then` ranks.
+
+    The lengths are those of rank 0. Where each rank has data of its own, the other ranks have nothing to compare, and
+    nothing is comparable once the ranks are others.
+    """
+    for split, fields in saved.items():
+        if split not in data:
+            continue
+        source = data[split]
+        is_shared = world == 1 or getattr(source, "global_batch_size", None) is not None
+        if not is_shared and (rank > 0 or world != world_then):
+            continue
+        then, now = DataLength(**fields), _length_of(source)
+        if then.examples and now.examples:
+            # whole batches for each rank may leave out some examples, and others with other ranks
+            depends_on_ranks = world != world_then and not source.info["batch_size"]
+            is_changed = then.examples != now.examples and not depends_on_ranks
+        else:
+            is_changed = then.batches != now.batches and world == world_then
+        if is_changed:
+            yield ChangedLength(split, then, now)
+
+
+def _length_of(source: Any) -> DataLength:
+    """Return the length of a source, whatever a setting of the run takes of it."""
+    while isinstance(source, Limited):
+        source = source._source
+    return DataLength(source.info["examples"], len(source))
