@@ -7,7 +7,7 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-from hookflow.events.records import CommandRecord
+from hookflow.events.records import CommandRecord, Status
 from hookflow.runner.checkpoint.iteration_start import IterationStart, may_be_cut_short
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.data.batches import sets_of
@@ -134,12 +134,14 @@ class SafePoint:
     def _stop_as_agreed(self) -> bool:
         """Let the run end, for the gravest reason that any rank has; return whether its state is to be saved first."""
         signal, requests = self._signal, self.requests
+        requested = None
         if (reason := requests.stop_reason()) is not None:
+            status: Status = "stopped" if requests.concerns_this_process(reason) else "finished"
+            requested = Stop(reason, status, 0, save=False)
             requests.stops.clear()
         self.heard = self.signals.stop
         if signal is not None:
             self.context.log.say(f"{signal.reason}: stopping after iteration {self.state.iter}", "warn")
-        requested = Stop(reason, "finished", 0, save=False) if reason is not None else None
         return self._stop_for(*self.consensus.all_gather_object(signal or requested))
 
     def _stop_for(self, *reasons: Stop | None) -> bool:
