@@ -233,16 +233,16 @@ class Collects(Clouds):
 
 
 class HangsOnce(Clouds):
-    """Hangs in C when a worker fetches its second batch of 8 and there is no mark yet, which has its pid then."""
+    """Hangs in C when a worker has fetched `after` examples and there is no mark yet, which has its pid then."""
 
-    def __init__(self, mark: str = "", gil: bool = False) -> None:
+    def __init__(self, mark: str = "", gil: bool = False, after: int = 8) -> None:
         super().__init__()
-        self.mark, self.library = Path(mark), ctypes.PyDLL if gil else ctypes.CDLL
+        self.mark, self.library, self.after = Path(mark), ctypes.PyDLL if gil else ctypes.CDLL, after
         self.fetched = 0
 
     def __getitem__(self, index: int) -> Any:
         self.fetched += 1
-        if self.fetched > 8 and get_worker_info() and not self.mark.exists():
+        if self.fetched > self.after and get_worker_info() and not self.mark.exists():
             library, mutex = self.library(None), ctypes.create_string_buffer(256)
             library.pthread_mutex_init(mutex, None)
             library.pthread_mutex_lock(mutex)

@@ -71,6 +71,7 @@ def resumed(
         message = f"{target} is a checkpoint, and a resumed run goes on from its newest whole one"
         raise UserError(Problem(message, hint=f"a new run begins with it: hookflow fork {fork}"))
     run_dir = find_run(named or None, root, having=has_begun, or_file=file is None)
+    _check_newest(run_dir, find_run(named or None, root))
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         withdraw(run_dir)  # what a resume that was killed has left
@@ -179,25 +180,52 @@ def _accept(run_dir: RunDir, checkpoint: Path | None, then: Target, now: Target,
         raise UserError(sorted(refused, key=by_place))
 
 
-def _nothing_left(run_dir: RunDir, checkpoint: Path | None, then: Target, now: Target) -> str:
-    """Return the message for a run that has finished at the length that it is to have; "" for any other."""
+def _check_newest(chosen: RunDir, newest: RunDir) -> None:
+    """Tell the user that the newest run has not begun, and that an older one is resumed.
+
+    Raises UserError where the older one is finished: to train that one on cannot be meant.
+    """
     from hookflow.events.rundir import run_argument
+    from hookflow.monitor.summary import read_overview
+
+    if chosen.path == newest.path:
+        return
+    text = f"the newest run, {newest.id}, has no checkpoint: it has ended before its first iteration"
+    end = read_overview(chosen, time.time()).state.end
+    if end is None or end["status"] != "finished":
+        print_error(f"{text}; resuming {chosen.id}, which is older")
+        return
+    begin = f"to begin {newest.id} again: hookflow run --resume {run_argument(newest)}"
+    go_on = f"to go on with {chosen.id}: hookflow run --resume {run_argument(chosen)}"
+    raise UserError(Problem(f"{text}. {chosen.id} is older and finished", hint=f"{begin}\n    {go_on}"))
+
+
+def _nothing_left(run_dir: RunDir, checkpoint: Path | None, then: Target, now: Target) -> str:
+    """Return the message for a run that has nothing left to do; "" for any other.
+
+    It has finished at the length that it is to have; or a hook has ended it early, and nothing is changed.
+    """
+    from hookflow.events.rundir import run_argument
+    from hookflow.graph.plan import difference
     from hookflow.monitor.summary import read_overview
     from hookflow.runner.checkpoint.manifest import read_manifest
 
     section, end = now.loaded.pipeline.run, read_overview(run_dir, time.time()).state.end
-    done_epochs = end["ep"] if end else 0
-    epochs = section.max_iters is None or done_epochs >= (section.max_epochs or math.inf)
-    key, unit = ("max_epochs", "epochs") if epochs else ("max_iters", "iterations")
-    length = getattr(section, key)
     if end is None or end["status"] != "finished" or (section.test and not then.loaded.pipeline.run.test):
         return ""
-    done = end["ep"] if epochs else end["it"]
-    saved = done if checkpoint is None else read_manifest(checkpoint)["ep" if epochs else "it"]
-    if min(done, saved) < length:
+    reaches_iters = section.max_iters is not None and end["ep"] < (section.max_epochs or math.inf)
+    key, unit = ("max_iters", "iterations") if reaches_iters else ("max_epochs", "epochs")
+    length, counter = getattr(section, key), "it" if reaches_iters else "ep"
+    done = end[counter]
+    saved = done if checkpoint is None else read_manifest(checkpoint)[counter]
+    train_on = f"hookflow run --resume {run_argument(run_dir)}"
+    if min(done, saved) >= length:
+        where = now.loaded.places.of(f"run.{key}")
+        text = f"the run {run_dir.id} has done {done} {unit}, and run.{key} is {length} ({where})"
+        return f"nothing is left to do: {text}\n    to train on: {train_on} --set run.{key}=N"
+    changed = difference((then.loaded.public, then.plan), (now.loaded.public, now.plan))
+    if changed or done > saved:
         return ""
-    where = now.loaded.places.of(f"run.{key}")
-    return (
-        f"nothing is left to do: the run {run_dir.id} has done {done} {unit}, and run.{key} is {length} ({where})\n"
-        f"    to train on: hookflow run --resume {run_argument(run_dir)} --set run.{key}=N"
-    )
+    text = f"the run {run_dir.id} was ended early after {done} of {length} {unit}: {end['reason']}"
+    hint = f"change what has ended it, e.g. {train_on} --without HOOK --allow-changed-hooks"
+    return f"nothing is left to do: {text}\n    to train on, {hint}"

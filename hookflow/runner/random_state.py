@@ -22,13 +22,28 @@ BLOCK = 256
 
 def random_state(device: torch.device) -> dict[str, Any]:
     """Return the state of every global random generator, as plain values and tensors."""
-    version, own, next_gauss = random.getstate()
-    kind, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return pack_random_state(raw_random_state(device))
+
+
+def raw_random_state(device: torch.device) -> dict[str, Any]:
+    """Return the state of every global random generator as the generators give it, which is quicker."""
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(legacy=True),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+
+
+def pack_random_state(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return what `raw_random_state` has returned as plain values and tensors, which a checkpoint holds."""
+    version, own, next_gauss = raw["python"]
+    kind, words, position, has_gauss, gauss = raw["numpy"]
     return {
         "python": (version, torch.tensor(own, dtype=torch.int64), next_gauss),
         "numpy": (kind, torch.from_numpy(np.asarray(words, dtype=np.int64)), position, has_gauss, gauss),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "torch": raw["torch"],
+        "cuda": raw["cuda"],
     }
 
 

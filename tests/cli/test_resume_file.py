@@ -3,6 +3,7 @@
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -76,6 +77,70 @@ def test_an_unchanged_file_has_nothing_left_to_do(run: RunDir, capsys: pytest.Ca
         resumed("toy.toml", Changes())
     assert "has done 2 epochs, and run.max_epochs is 1" in capsys.readouterr().err
     assert "max_epochs = 2" in run.pipeline.read_text(), "nothing runs, and nothing is recorded"
+
+
+NEVER_BEGUN = '{"k":"end","t":1.0,"it":0,"ep":0,"status":"interrupted","exit":130,"reason":"SIGINT received"}\n'
+
+
+@pytest.mark.parametrize("named", ["toy.toml", "toy", None])
+def test_a_finished_run_is_not_resumed_in_place_of_the_newest_which_has_not_begun(
+    run: RunDir, named: str | None
+) -> None:
+    newest = new("toy.toml", Changes(overrides=("optimizer.args.lr=0.01",)))
+    newest.events.write_text(NEVER_BEGUN)
+    changes = Changes(overrides=("run.max_epochs=3",))
+    with pytest.raises(UserError) as raised:
+        resumed(named, changes)
+    assert newest.id in str(raised.value) and run.id in str(raised.value)
+    for wanted in (run, newest):
+        assert resumed(wanted.id, changes).id == wanted.id, "by its id, each can be resumed"
+
+
+def test_an_unfinished_run_is_resumed_where_the_newest_has_not_begun_and_that_is_said(
+    train_here: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = new("toy.toml", Changes(overrides=(ENDS_EARLY.replace('"stop"', '"fail"'),)))
+    assert train_here(older) == 1
+    newest = new("toy.toml", Changes())
+    newest.events.write_text(NEVER_BEGUN)
+    assert resumed("toy", Changes()).id == older.id
+    assert newest.id in capsys.readouterr().err
+
+
+class Ends:
+    """Stops the training, or fails, in the first attempt's seventh iteration."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == 7:
+            if self.how == "fail":
+                raise RuntimeError("as told")
+            run.stop("it does not improve any more", this_process=self.how == "stop for now")
+
+
+ENDS_EARLY = f'hooks.ends={{use="{__file__}:Ends", args={{how="stop"}}, writes=["control"]}}'
+
+
+@pytest.mark.parametrize("how", ["stop", "stop for now"])
+def test_a_run_that_a_hook_has_ended_early_is_not_trained_on_by_a_plain_resume(
+    train_here: Train, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """Unless the hook has stopped this process alone, as a time limit does, or something is changed."""
+    run = new("toy.toml", Changes(overrides=(ENDS_EARLY.replace('"stop"', f'"{how}"'),)))
+    assert train_here(run) == 0
+    if how == "stop for now":
+        assert records(run, "end")[-1]["status"] == "stopped"
+        assert resumed(run.id, Changes()).id == run.id
+        return
+    assert records(run, "end")[-1]["status"] == "finished"
+    for named in (run.id, "toy", None):
+        with pytest.raises(typer.Exit) as left:
+            resumed(named, Changes())
+        assert left.value.exit_code == 0
+    assert "it does not improve any more" in capsys.readouterr().err
+    assert resumed(run.id, Changes(without=("ends",)), allow_changed_hooks=True).id == run.id
 
 
 def test_where_no_checkpoint_can_be_used_nothing_of_the_run_changes(run: RunDir) -> None:

@@ -35,6 +35,12 @@ def strikes(run: Any, rank: int, at: int, number: int, mark: str) -> None:
         os.kill(os.getpid(), number)
 
 
+def marks_fetch(run: Any, batch_idx: int, rank: int, at: int, mark: str) -> None:
+    """Leave a mark when one rank is about to fetch a batch."""
+    if (run.rank, batch_idx) == (rank, at):
+        Path(mark).touch()
+
+
 def fails_to_write(run: Any, at: int, number: int, mark: str) -> None:
     """Kill rank 1 by a signal in the middle of its shards, once; where there is none, its disk is full."""
     failures.PATIENCE = 0.0 if number else failures.PATIENCE

@@ -1,5 +1,7 @@
 """A model that computes the same in one process and in several, and data of which each example is known."""
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn import functional
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
+
+from hookflow.events.rundir import write_whole
 
 
 class Plain(nn.Module):
@@ -88,6 +92,22 @@ class Clouds(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.inputs[index], self.target[index]
+
+
+class WaitsOnce(Clouds):
+    """A worker of rank 1 waits at its 10th example, once: it writes a mark with its pid, until "go on" is there."""
+
+    def __init__(self, examples: int, mark: str) -> None:
+        super().__init__(examples)
+        self.mark, self.fetched = Path(mark), 0
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.fetched += 1
+        if get_worker_info() and os.environ["RANK"] == "1" and self.fetched == 10 and not self.mark.exists():
+            write_whole(self.mark, str(os.getpid()))
+            while self.mark.read_text() != "go on":
+                time.sleep(0.01)
+        return super().__getitem__(index)
 
 
 class Drawn(Clouds):

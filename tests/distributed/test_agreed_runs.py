@@ -1,13 +1,14 @@
 """What happens on one rank happens on all: stops, commands, and runs of which a rank is killed."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, write_whole
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import reason, records, wait_for
@@ -86,6 +87,32 @@ def test_a_run_that_one_rank_breaks_off_is_resumed_and_ends_like_one_that_was_no
     assert last[0][0].partition("drawn")[2] != last[0][1].partition("drawn")[2]
     states: list[Any] = [final_state(run)["model"] for run in (alone, broken)]
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+
+
+def test_ranks_that_wait_for_a_slow_worker_after_a_signal_finish_the_iteration_and_save(
+    new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path
+) -> None:
+    mark = tmp_path / "waits"
+    data = f'data.train={{use="./clouds.py:WaitsOnce", args={{examples=43, mark="{mark}"}}, '
+    data += "loader={batch_size=8, workers=1}}"
+    hasty = 'hooks.hasty={use="tests.disturbers:Hasty"}'
+    fetches = tmp_path / "fetches"
+    args = f'{{rank=1, at=2, mark="{fetches}"}}'
+    marks = f'hooks.marks={{use="./actors.py:marks_fetch", points=["before_fetch"], args={args}}}'
+    no_sanity = "run.sanity=false"  # which would fetch that batch before the training begins
+    broken = new_clouds(data, hasty, marks, no_sanity)
+    with Ranks(broken, 2) as ranks:
+        wait_for(lambda: mark.exists() and fetches.exists())
+        for training in ranks.trainings:
+            training.signal(signal.SIGTERM)
+        wait_for(lambda: messages_of(broken, 1, "no batch has come from the loader's workers"))
+        write_whole(mark, "go on")
+        assert ranks.wait() == [143, 143]
+    at, status = ended(broken)
+    assert status == "interrupted" and at >= 3, "the third batch of rank 1 was the slow one"
+    assert CheckpointStore(broken.checkpoints).names()["last"].name == f"it{at:08d}"
+    assert carry_out(broken, 2, resume=True) == [0, 0], printed(broken, 0)
+    assert_same_end(ranks_trained(data, hasty, marks, no_sanity), broken)
 
 
 def test_commands_are_heard_by_the_first_and_obeyed_by_all(new_clouds: NewClouds) -> None:

@@ -36,7 +36,7 @@ class TestTimeLimit:
         monkeypatch.setattr("hookflow.hooks.builtin.stops.time", clock)
         stopped = trained(limit)
         end = records(stopped, "end")[-1]
-        assert (end["it"], end["status"], end["reason"]) == (7, "finished", "the time limit of 1h is reached")
+        assert (end["it"], end["status"], end["reason"]) == (7, "stopped", "the time limit of 1h is reached")
         assert (stopped.checkpoints / "last").resolve().name == "it00000007"
         assert train_here(stopped, resume=True) == 0
         assert_same_end(undisturbed(limit), stopped)

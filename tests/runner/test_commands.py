@@ -263,6 +263,54 @@ def test_a_test_is_cut_short_and_done_again(trained: Trained, train_here: Train,
     assert records(run_dir, "metrics")[-1]["split"] == "test"
 
 
+INT, TERM, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1
+
+
+class SendsSignals:
+    """Sends its own process these signals, one after another, in the backward pass of iteration 8, once."""
+
+    def __init__(self, mark: str, numbers: list[int]) -> None:
+        self.mark, self.numbers = Path(mark), numbers
+
+    def after_backward(self, run: Any) -> None:
+        if run.iter == 7 and not self.mark.exists():
+            self.mark.touch()
+            for number in self.numbers:
+                os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(
+    ("numbers", "code", "saved"),
+    [
+        ([INT], 130, 8),
+        ([TERM], 143, 8),
+        ([USR1], 143, 8),
+        ([USR1, TERM], 143, 8),
+        ([TERM, TERM], 143, 8),
+        ([USR1, USR1, TERM, TERM], 143, 8),
+        ([TERM, USR1, TERM], 143, 8),
+        ([INT, TERM], 130, 8),
+        ([INT, USR1, TERM], 130, 8),
+        ([INT, INT], 130, 6),
+        ([TERM, INT], 143, 6),
+        ([USR1, TERM, INT], 143, 6),
+    ],
+    ids=lambda value: "-".join(signal.Signals(n).name for n in value) if isinstance(value, list) else None,
+)
+@pytest.mark.usefixtures("written_at_once")
+def test_no_sequence_of_signals_but_a_second_ctrl_c_costs_the_last_iteration(
+    trained: Trained, tmp_path: Path, numbers: list[int], code: int, saved: int, accumulate: int
+) -> None:
+    """`saved` is the iteration of the newest checkpoint: one is saved after each third iteration."""
+    args = f'{{mark="{tmp_path / "mark"}", numbers={[int(number) for number in numbers]}}}'
+    sends = f'hooks.sends={{use="{__file__}:SendsSignals", args={args}}}'
+    every_third = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}]'
+    run_dir = trained(sends, every_third, f"run.accumulate={accumulate}", "run.max_epochs=6", code=code)
+    assert ended(run_dir) == ("interrupted", code)
+    assert CheckpointStore(run_dir.checkpoints).all()[0].name == f"it{saved:08d}"
+
+
 @pytest.mark.usefixtures("written_at_once")
 @pytest.mark.parametrize("point", ["before_train_iter", "after_val_iter", "before_save_checkpoint"])
 def test_a_second_signal_ends_it_at_once(

@@ -24,6 +24,7 @@ from torch import nn
 
 import hookflow
 from hookflow.errors import UserError
+from hookflow.events.now import iters_in, open_memory
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import CheckpointStore
@@ -361,6 +362,53 @@ def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
     assert re.fullmatch(named, text)
     assert Training(run_dir, resume=True).wait() == 0
     assert_same_end(undisturbed(over("Clouds", split), "run.sanity=false"), run_dir)
+
+
+class CountsVisits:
+    """Counts each visit, in its state."""
+
+    def __init__(self) -> None:
+        self.visits = torch.zeros(2, dtype=torch.int64)
+
+    def before_fetch(self) -> None:
+        self.visits[0] += 1
+
+    def after_backward(self) -> None:
+        self.visits[1] += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"visits": self.visits}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.visits = state["visits"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "done"),
+    [
+        (("run.accumulate=2",), 1),
+        (("run.accumulate=2", f'hooks.counts={{use="{__file__}:CountsVisits"}}'), 1),
+        ((f'hooks.counts={{use="{__file__}:CountsVisits"}}',), 3),
+    ],
+    ids=["accumulated", "with a hook that counts", "behind before_fetch"],
+)
+def test_what_was_accumulated_when_a_worker_hangs_is_discarded(
+    undisturbed: Trained, new_run: NewRun, tmp_path: Path, overrides: tuple[str, ...], done: int
+) -> None:
+    """The fourth batch hangs: the second one of an iteration of two. Batch norm and dropout have gone on by then."""
+    mark = tmp_path / "hangs"
+    args = f'data.train.args={{mark="{mark}", after=24}}'
+    hasty = 'hooks.hasty={use="./disturbers.py:Hasty"}'
+    run_dir = new_run(over("HangsOnce", workers=1), args, "run.sanity=false", hasty, *overrides)
+    training = Training(run_dir)
+    wait_for(mark.exists)
+    with open_memory(run_dir.now_of(0)) as memory:
+        wait_for(lambda: iters_in(memory) == done)
+    training.signal(signal.SIGTERM)
+    assert training.wait() == 143
+    assert CheckpointStore(run_dir.checkpoints).names()["last"].name == f"it{done:08d}"
+    assert Training(run_dir, resume=True).wait() == 0
+    assert_same_end(undisturbed(over("Clouds"), "run.sanity=false", *overrides), run_dir)
 
 
 @pytest.mark.parametrize("method", ["forkserver", "fork", pytest.param("spawn", marks=pytest.mark.long)])

@@ -87,10 +87,14 @@ class Snapshot:
                 name: hook.state_dict() for name, hook in self.parts.hooks.items() if hasattr(hook, "state_dict")
             },
             "task": self.parts.task.state_dict() if hasattr(self.parts.task, "state_dict") else {},
-            "triggers": {self._key(id_): trigger.state_dict() for id_, trigger in self.context.triggers.items()},
+            "triggers": self.trigger_states(),
             "data": {split: source.state_dict() for split, source in self.data.items()},
             "random": random_state(self.parts.device),
         }
+
+    def trigger_states(self) -> dict[str, Any]:
+        """Return the state of each trigger, by the hook and the point of its binding."""
+        return {self._key(id_): trigger.state_dict() for id_, trigger in self.context.triggers.items()}
 
     def check_states(self) -> None:
         """Raise UserError for a state of a hook, the data or the task that cannot be loaded again, tensors aside."""

@@ -24,7 +24,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.distributed.failures import append_record, exit_status, write_end
 from hookflow.runner.process.launch import cores
-from hookflow.runner.process.signals import SIGNALS, Received, Stop
+from hookflow.runner.process.signals import SIGNALS, Stop, ends_at_once
 from hookflow.text import print_error
 
 PERIOD = 0.1
@@ -41,7 +41,6 @@ class Agent:
         self._run_dir, self._nproc, self._max_restarts, self._options = run_dir, nproc, max_restarts, options
         self._began, self._since = time.monotonic(), time.time()
         self._asked: list[int] = []
-        self._received = Received()
         self._given: dict[int, tuple[int, float]] = {}
 
     def execute(self) -> int:
@@ -60,7 +59,7 @@ class Agent:
                 if self._asked and not reported:  # at once: the ranks may need a while
                     reported = True
                     name = signal.Signals(self._asked[0]).name
-                    text = f"{name} received: all ranks finish the iteration and save; a second one ends them at once"
+                    text = f"{name} received: all ranks finish the iteration and save; a Ctrl-C now ends them at once"
                     append_record(self._run_dir, "message", level="info", source="hookflow", text=text)
             stop = work.result()
         resume = f"hookflow run --resume {self._run_dir.id} --nproc {self._nproc}"
@@ -69,7 +68,7 @@ class Agent:
         return stop.exit
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if self._received.counts(number):
+        if not self._asked or ends_at_once(number):
             self._asked.append(number)
 
     def _hand_on_signals(self) -> None:

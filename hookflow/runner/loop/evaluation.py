@@ -191,8 +191,6 @@ class Evaluation:
                 if self.should_abort(index + 1):
                     return None
         except WorkerHangs:
-            if self.context.consensus.ranks.world > 1:
-                raise  # the other ranks would wait for this one
             self.should_abort(self.state.batch_idx)
             return None
         return means.over_ranks(self.context.consensus.all_gather_object)

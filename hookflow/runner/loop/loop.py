@@ -7,7 +7,8 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-from hookflow.events.records import CommandRecord
+from hookflow.events.records import CommandRecord, Status
+from hookflow.runner.checkpoint.iteration_start import IterationStart, may_be_cut_short
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.data.batches import sets_of
 from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, THROTTLE, VALIDATE
@@ -133,12 +134,14 @@ class SafePoint:
     def _stop_as_agreed(self) -> bool:
         """Let the run end, for the gravest reason that any rank has; return whether its state is to be saved first."""
         signal, requests = self._signal, self.requests
+        requested = None
         if (reason := requests.stop_reason()) is not None:
+            status: Status = "stopped" if requests.concerns_this_process(reason) else "finished"
+            requested = Stop(reason, status, 0, save=False)
             requests.stops.clear()
         self.heard = self.signals.stop
         if signal is not None:
             self.context.log.say(f"{signal.reason}: stopping after iteration {self.state.iter}", "warn")
-        requested = Stop(reason, "finished", 0, save=False) if reason is not None else None
         return self._stop_for(*self.consensus.all_gather_object(signal or requested))
 
     def _stop_for(self, *reasons: Stop | None) -> bool:
@@ -212,6 +215,11 @@ class Loop:
         there = {binding.hook for binding in plan.at("after_train_epoch")} & own.keys()
         self.hooks_may_raise = any(hook.name in there and not hook.queue for hook in plan.hooks)
         """Whether the end of an epoch has hooks of the user's own, for which the state before them is kept."""
+        train, world, accumulate = self.data.get("train"), self.context.parts.ranks.world, self.section.accumulate
+        self.iteration_start: IterationStart | None = None
+        """The state at the start of the iteration under way, where a hung worker may cut one short in its middle."""
+        if world == 1 and train is not None and may_be_cut_short(train, plan, accumulate):
+            self.iteration_start = IterationStart(self.checkpoints.snapshot)
         every, request = self.context.parts.val_every, self.context.requests.validate_on
         self.schedules = {
             name: ValSchedule(name, every[name], self.state, partial(request, [name])) for name in self.sets
@@ -221,7 +229,8 @@ class Loop:
         """Train, from where the run is."""
         state, safe_point = self.state, self.safe_point
         self._begin()
-        safe_point.signals.be_graceful()
+        several = self.context.parts.ranks.world > 1
+        safe_point.signals.be_graceful(self._report_wait if several else None)
         safe_point.check_stop()
         if state.validation_due:
             self._validate(state.validation_due)
@@ -317,7 +326,11 @@ class Loop:
     def _batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Return the training batches of an epoch, each after `before_fetch` where something is bound there."""
         batches: Iterator[Any] = iter(self.data["train"].epoch(epoch, start=start))
-        return self._announced(batches) if self.engine.plan.at("before_fetch") else batches
+        if self.engine.plan.at("before_fetch"):
+            batches = self._announced(batches)
+        if self.iteration_start is not None:
+            batches = self.iteration_start.recording(batches)
+        return batches
 
     def _announced(self, batches: Iterator[Any]) -> Iterator[Any]:
         while True:
@@ -337,11 +350,13 @@ class Loop:
         while True:
             state.next_stop = self._next_stop()
             before, state.iterating = state.iter, True
+            entered = len(self.engine.arounds)
             try:
                 self.iterate(batches)
             except WorkerHangs:
-                if self.section.accumulate > 1 or self.context.parts.ranks.world > 1:
-                    raise  # in the middle of an iteration; or the other ranks would wait for this one
+                self.engine.leave(entered)
+                if self.iteration_start is not None:
+                    self.checkpoints.to_repeat = self.iteration_start.state()
             state.iterating = False
             if state.iter < state.next_stop and not state.attention:
                 raise too_few(state)
@@ -351,6 +366,9 @@ class Loop:
             self._safe_point(wait=bool(due))
             if safe_point.stop is not None or state.finished or state.epoch_is_over:
                 return
+
+    def _report_wait(self, text: str) -> None:
+        self.context.log.say(text, "warn")
 
     def _next_stop(self) -> int:
         """Return the iterations done at which the loop must look up by count."""

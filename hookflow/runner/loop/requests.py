@@ -74,6 +74,10 @@ class Requests:
         early = self.stop_waits
         return next((reason for reason, this_process in self.stops.items() if this_process or not early), None)
 
+    def concerns_this_process(self, reason: str) -> bool:
+        """Return whether a stop for this reason is about this process alone: a resumed run trains on."""
+        return self.stops[reason]
+
     def _lasting(self) -> str | None:
         return next((reason for reason, this_process in self.stops.items() if not this_process), None)
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,14 @@ from hookflow.runner.process.state import RunState
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """The signals that end a run; SIGUSR1 is Slurm's warning."""
 
-TOGETHER = 5.0
-"""Seconds within which SIGTERM and SIGUSR1 count once: Slurm signals all processes of a step, and some hand it on."""
+
+def ends_at_once(number: int) -> bool:
+    """Return whether a signal that is not the first one ends the run at once: only Ctrl-C of a person does.
+
+    A scheduler sends a sequence, such as SIGUSR1 and then SIGTERM, and launchers hand theirs on. None of these may cost
+    the checkpoint that the first one has asked for.
+    """
+    return number == signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,9 @@ class Stop:
 
 WAIT, POLL = 5.0, 0.25
 """Seconds that a worker has for a batch after a signal, and between the checks of that."""
+
+
+WAITING = "the ranks finish this iteration once it is there, and then save; Ctrl-C ends the run at once, without a save"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -88,23 +97,10 @@ def handlers_put_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-class Received:
-    """The signals that a process has received, each kind with its time."""
-
-    def __init__(self) -> None:
-        self._last: dict[int, float] = {}
-
-    def counts(self, number: int) -> bool:
-        """Return whether the signal that has just come is a signal of its own."""
-        now, last = time.monotonic(), self._last.get(number)
-        self._last[number] = now
-        return number == signal.SIGINT or last is None or now - last >= TOGETHER
-
-
 class Signals:
     """Collects interruptions: `stop` by the first signal, and `commands` in their order.
 
-    Before the training has begun, and for the second signal, Interrupted is raised at once.
+    Interrupted is raised at once before the training has begun, and by a Ctrl-C that is not the first signal.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -117,7 +113,7 @@ class Signals:
         """Whether the first signal waits for a safe point: the training has begun."""
         self._hangs = False
         self._reason = ""
-        self._received = Received()
+        self._report_wait: Callable[[str], None] | None = None
 
     def command(self, record: CommandRecord) -> None:
         """Take a record of the command log; called by the recorder's thread."""
@@ -138,16 +134,21 @@ class Signals:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
-    def be_graceful(self) -> None:
-        """From here on the first signal waits for a safe point. Raises Interrupted when one has come already."""
+    def be_graceful(self, report_wait: Callable[[str], None] | None = None) -> None:
+        """From here on the first signal waits for a safe point. Raises Interrupted when one has come already.
+
+        Where the training then waits for a worker's batch for more than `WAIT` seconds, WorkerHangs is raised there.
+        With `report_wait` that is reported instead: one of several ranks cannot leave an iteration alone.
+        """
         again, self.graceful = self.graceful, True
+        self._report_wait = report_wait
         if self.stop is not None:
             raise Interrupted(f"{self.stop.reason} before the training began")
         if threading.current_thread() is threading.main_thread() and not again:
             threading.Thread(target=self._watch_fetches, name="hookflow-signals", daemon=True).start()
 
     def _watch_fetches(self) -> None:
-        """Send this process another signal where it waits for a hung worker's batch after the first one."""
+        """After the first signal, watch for a worker's batch that does not come: interrupt that wait, or report it."""
         main = threading.main_thread().ident or 0
         awaited, since = None, 0.0
         while not self.ignored:
@@ -156,8 +157,11 @@ class Signals:
             if fetch is None or fetch is not awaited:
                 awaited, since = fetch, time.monotonic()
             elif time.monotonic() - since >= WAIT:
-                self._hangs = True
-                os.kill(os.getpid(), signal.SIGTERM)
+                if self._report_wait is not None:
+                    self._report_wait(f"no batch has come from the loader's workers for {WAIT:g} s: {WAITING}")
+                else:
+                    self._hangs = True
+                    os.kill(os.getpid(), signal.SIGTERM)
                 return
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -169,14 +173,14 @@ class Signals:
             if _fetch(frame) is not None:
                 raise WorkerHangs(f"{self.stop.reason}, and no batch has come from the loader's workers for {WAIT:g} s")
             return
-        counts, first = self._received.counts(number), self.stop
+        first = self.stop
         if first is None:
             code = 130 if number == signal.SIGINT else 143
             self.stop = Stop(self._reason or f"{name} received", "interrupted", code, save=True)
             self.state.attention = True
             if not self.graceful:
                 raise Interrupted(f"{self.stop.reason} before the training began")
-        elif counts:
+        elif ends_at_once(number):
             raise Interrupted(f"{first.reason}, then {name}: ended at once")
 
 
