@@ -286,6 +286,10 @@ def test_a_task_that_steps_itself_trains_alike(ranks_trained: NewClouds, train_b
         (['hooks.surgeon.args={point="before_train_iter", at=2}'], "DDP takes no parameters after the first forward"),
         ([FSDP, "hooks.surgeon.args={}"], "FSDP takes no parameters after the start"),
         ([FSDP, 'hooks.probes={use="./actors.py:Gradients"}'], "parameter_grad never fires with FSDP, whose gradients"),
+        (
+            [FSDP, 'hooks.scales={use="./touching.py:Scales", points=["forward_pre"], modules=["head"]}'],
+            'hook "scales" writes model at forward_pre: FSDP has gathered the weights there',
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

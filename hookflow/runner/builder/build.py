@@ -262,8 +262,13 @@ class _Builder:
                 yield Problem(message, self.places.of(f"hooks.{name}.args.weights"), hint)
 
     def _place_in_hook(self, key: Literal["modules", "parameters"], binding: Binding, entry: str) -> Where:
-        """Return where an entry of a key is written: beside its point, for the whole hook, or in the hook's class."""
+        """Return where an entry of a key is written: beside its point, for the whole hook, or in the hook's class.
+
+        Without an entry it is the place of the hook.
+        """
         hook, place = self.pipeline.hooks[binding.hook], f"hooks.{binding.hook}"
+        if not entry:
+            return self.places.of(f"{place}.use")
         for k, item in enumerate(hook.points or ()):
             if not isinstance(item, str) and item.at == binding.point and (stated := getattr(item, key)):
                 return self.places.of(f"{place}.points.{k}.{key}.{stated.index(entry)}")

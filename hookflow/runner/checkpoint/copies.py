@@ -14,7 +14,8 @@ from typing import Any
 
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.checkpoint import Checkpoint, place_of
-from hookflow.runner.checkpoint.manifest import MANIFEST
+from hookflow.runner.checkpoint.destinations import destination_of
+from hookflow.runner.checkpoint.manifest import read_manifest
 
 PAUSES = (1.0, 5.0, 30.0)
 """Seconds between the tries of a copy; after the last one it is given up. Once the run ends, they are those of all."""
@@ -49,17 +50,39 @@ class Copies:
 
     def take(self, checkpoints: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
         """Let checkpoints, by their names, be copied; they may be removed once this returns."""
-        for template, names in self._templates:
-            for name, path in checkpoints.items():
-                if name in names:
-                    values = {**facts.get("metrics", {}), **self._values, "name": name}
-                    self._add(place_of(template, {**values, "it": facts["it"], "ep": facts["ep"]}), path)
+        for name, path in checkpoints.items():
+            for place in self._places(name, facts):
+                self._add(place, path)
+
+    def make_up(self, checkpoints: Iterable[Path], weights: Mapping[str, Path]) -> None:
+        """Let those of a resumed run be copied again, in case a killed process has not come to an end with them.
+
+        `checkpoints` are those that stand, the newest last. Each is copied by the names that it was saved by, unless a
+        newer one goes to the same place. `weights` are those of weights alone by their names: their manifests name
+        none. What is there already is not copied.
+        """
+        latest: dict[str, Path] = {}
+        for path in checkpoints:
+            manifest = read_manifest(path)
+            for name, target in manifest["names"].items():
+                if target == path.name:
+                    latest |= dict.fromkeys(self._places(name, manifest), path)
+        for name, path in weights.items():
+            latest |= dict.fromkeys(self._places(name, read_manifest(path)), path)
+        for place, path in latest.items():
+            self._add(place, path)
+
+    def _places(self, name: str, facts: Mapping[str, Any]) -> list[str]:
+        """Return where a checkpoint goes by one of its names."""
+        values = {**facts.get("metrics", {}), **self._values, "name": name, "it": facts["it"], "ep": facts["ep"]}
+        return [place_of(template, values) for template, names in self._templates if name in names]
 
     def _add(self, place: str, path: Path) -> None:
         held = path.with_name(f".{path.name}.copy{next(self._numbers)}.{os.getpid()}")
         try:
             shutil.copytree(path, held, copy_function=_link)
         except OSError as error:
+            shutil.rmtree(held, ignore_errors=True)
             self._say(f"{path.name} is not copied to {place}: {error}", "warn")
             return
         with self._changed:
@@ -67,16 +90,20 @@ class Copies:
             self._waiting[place] = held
             self._changed.notify_all()
         if older:
-            shutil.rmtree(older)
-        if self._thread is None:
+            shutil.rmtree(older, ignore_errors=True)
+        if not self._is_working:
             self._thread = threading.Thread(target=self._work, name="hookflow-copies", daemon=True)
             self._thread.start()
+
+    @property
+    def _is_working(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     def finish(self) -> None:
         """Wait until every copy is made or given up."""
         self._patience = time.monotonic() + sum(PAUSES)
         with self._changed:
-            while self._waiting or self._busy:
+            while (self._waiting or self._busy) and self._is_working:
                 self._changed.wait(1.0)  # a signal is handled in between
 
     def _work(self) -> None:
@@ -86,19 +113,21 @@ class Copies:
                 place = next(iter(self._waiting))
                 held = self._waiting.pop(place)
                 self._busy = True
-            self._copy(held, place)
-            shutil.rmtree(held, ignore_errors=True)
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
+            try:
+                self._copy(held, place)
+            finally:
+                shutil.rmtree(held, ignore_errors=True)
+                with self._changed:
+                    self._busy = False
+                    self._changed.notify_all()
 
     def _copy(self, held: Path, place: str) -> None:
         what = held.name[1:].partition(".")[0]
         for pause in (*PAUSES, None):
             try:
-                put(held, place)
+                put(held, place, self._values.get("id", ""))
                 return
-            except Exception as error:  # of whatever serves the URL
+            except BaseException as error:  # of whatever serves the URL: a cancelled task of asyncio is no Exception
                 trouble = f"{what} could not be copied to {place}: {type(error).__name__}: {error}"
             if place in self._waiting:  # a newer one
                 return
@@ -110,26 +139,9 @@ class Copies:
             time.sleep(pause)
 
 
-def put(folder: Path, place: str) -> None:
-    """Copy a checkpoint to a folder or a URL, which afterwards holds nothing else; the manifest comes last."""
-    if "://" in place:
-        from fsspec.core import url_to_fs
-
-        files, path = url_to_fs(place)
-        if files.exists(path):
-            files.rm(path, recursive=True)
-        files.makedirs(path, exist_ok=True)
-        for file in sorted(folder.iterdir(), key=lambda file: file.name == MANIFEST):
-            files.put_file(str(file), f"{path}/{file.name}")
-        return
-    target = Path(place).absolute()
-    aside, gone = (target.with_name(f".{target.name}.{os.getpid()}.{what}") for what in ("new", "old"))
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(folder, aside)
-    if target.exists():
-        target.rename(gone)
-    aside.rename(target)
-    shutil.rmtree(gone, ignore_errors=True)
+def put(folder: Path, place: str, mark: str) -> None:
+    """Let a folder or a URL hold a copy of the checkpoint in `folder`, and nothing else, as `Destination.put`."""
+    destination_of(place, mark).put(folder)
 
 
 def _link(source: str, target: str) -> None:

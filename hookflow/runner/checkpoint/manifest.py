@@ -134,6 +134,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{MANIFEST} is missing") from None
     except OSError as error:
         raise DamagedError(f"{MANIFEST} cannot be read: {error.strerror}") from None
+    return parse_manifest(text, path.name)
+
+
+def parse_manifest(text: bytes, folder: str) -> dict[str, Any]:
+    """Return the manifest of a checkpoint in a folder of this name. Raises DamagedError as `read_manifest` does."""
     try:
         manifest = valid(_validator(), read_object(text, nan=True))
     except ValueError:
@@ -146,7 +151,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{MANIFEST} is not what was written")
     files, names = manifest["files"], manifest.get("names", {})
     whole = TRAINING in files and all(entry.keys() >= File.__annotations__.keys() for entry in files.values())
-    placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or path.name.startswith((EXCEPTION, NONFINITE)))
+    placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or folder.startswith((EXCEPTION, NONFINITE)))
     if not whole or not placed or not all(map(_is_plain, (*(files.keys() - {METADATA}), *names, *names.values()))):
         raise DamagedError(f"{MANIFEST} is no manifest")
     return dict(manifest)

@@ -167,6 +167,16 @@ class CheckpointStore:
             self.copies.take({name: self.folder / named[name] for name in names}, facts)
         return saved
 
+    def make_up_copies(self) -> None:
+        """Let the checkpoints that stand be copied, as far as their copies are missing: a run is resumed."""
+        if self.copies:
+            whole = [path for path in reversed(self.all()) if not damage(path, thorough=False)]
+            named = self.names().items()
+            weights = {
+                name: path for name, path in named if holds_weights_alone(path) and not damage(path, thorough=False)
+            }
+            self.copies.make_up(whole, weights)
+
     def finish_copies(self) -> None:
         """Wait until every copy of a checkpoint is made or given up."""
         if self.copies:

@@ -22,6 +22,7 @@ from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import Stage
 from hookflow.graph.offload import is_thinned
 from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.slots import root
 from hookflow.hooks.tensors import is_sharded, matching, named_parameters, no_match
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.builder.selectors import Picked
@@ -275,11 +276,13 @@ def differentiable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -> Iterator[Problem]:
-    """Yield a problem for each glob that picks no parameter, and for each tensor hook that FSDP would never call.
+    """Yield a problem for each glob that picks no parameter, and for each hook that FSDP makes useless.
 
-    `place` tells where a binding's glob stands.
+    FSDP never calls a tensor hook. What a hook changes in gathered weights is lost. `place` tells where the glob of a
+    binding stands.
     """
     names = differentiable(model)
+    sharded = any(map(is_sharded, names.values()))
     for binding in plan.bindings:
         for glob in binding.parameters:
             if wrong := no_match(glob, names, "parameter of the network"):
@@ -289,6 +292,14 @@ def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str
             message = f'hook "{binding.hook}": parameter_grad never fires with FSDP, whose gradients are sharded'
             hint = 'use post_accumulate_grad, or strategy = "ddp"'
             yield Problem(message, place(binding, binding.parameters[0]), hint)
+        is_in_network = plan.points[binding.point].kind in ("module", "global")
+        if sharded and is_in_network and "model" in map(root, binding.writes):
+            message = (
+                f'hook "{binding.hook}" writes model at {binding.point}: FSDP has gathered the weights there, and what '
+                "is changed in them is lost"
+            )
+            hint = 'change them at before_train_iter or after_train_iter, or use strategy = "ddp"'
+            yield Problem(message, place(binding, ""), hint)
 
 
 def check_comm_hook(plan: Plan, strategy: Strategy, place: Callable[[str], Where]) -> None:

@@ -120,18 +120,22 @@ class FSDP(Parallel):
     def _shard(self, network: nn.Module) -> None:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        half, mesh = HALVES.get(self._precision), self._layout if self.mesh else self._layout["data"]
+        half = HALVES.get(self._precision)
+        mesh = self._layout if self.mesh else self._layout["data"]
         entries = repeated_block(network) if self._units is None else self._units
         units = [module for module in units_of(network, entries) if module not in self._models]
         if units and self._units is None:
             self._say(f'FSDP gathers {len(units)} modules one by one: distributed.units = ["{entries[0]}"]')
         norms = [module for module in network.modules() if isinstance(module, _NormBase) and [*module.parameters()]]
-        for norm in norms if half else ():
-            fully_shard(norm, mesh=mesh)
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
+        # By default the outermost module stays gathered after its forward pass. What a hook then changes in its weights
+        # is lost, and what it changes in their shards is not seen by the next forward pass.
+        shard = partial(fully_shard, mesh=mesh, reshard_after_forward=True)
+        for norm in norms if half else ():
+            shard(norm)
         for module in [*reversed(units), *self._models]:  # what lies within another one goes first
             if not half or module not in norms:
-                fully_shard(module, mesh=mesh, mp_policy=policy)
+                shard(module, mp_policy=policy)
 
     def _make_meshes(self, device: torch.device, place: Locate) -> None:
         world, copies, together = dist.get_world_size(), self._replicas, self._together

@@ -206,6 +206,7 @@ class Attempt:
         adopt(self._run_dir)
         if origin.checkpoint and not origin.parent:
             self._store.rewind(origin.checkpoint, forget=self._back_to is not None)
+            self._store.make_up_copies()
 
 
 def _nothing() -> None:

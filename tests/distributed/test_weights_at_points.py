@@ -1,0 +1,64 @@
+"""At every point a parameter is what docs/distributed.md says, and what a hook changes in place lasts."""
+
+import pytest
+import torch
+
+from tests.conftest import Train, messages
+from tests.distributed.conftest import NewClouds, assert_alike
+from tests.distributed.several import carry_out, messages_of, printed
+from tests.distributed.touching import TOUCHED
+from tests.runner.same import assert_same, final_state
+
+TEST_SET = 'data.test={use="./clouds.py:Clouds", args={examples=22, seed=8}, loader={batch_size=8}}'
+TOUCHING = [
+    'model.use="./touching.py:Stacked"',
+    TEST_SET,
+    "run.test=true",
+    "run.max_epochs=2",
+    "hooks.ema.enabled=false",
+    'hooks.fails={use="./touching.py:fails", points=["after_test"], after=["touches"]}',
+]
+PREDICTING = {"before_predict", "before_predict_iter", "after_predict_iter", "after_predict"}
+STRATEGIES = [
+    pytest.param([], id="ddp"),
+    pytest.param(['distributed.strategy="fsdp"'], id="fsdp"),
+    pytest.param(['distributed={strategy="fsdp", units=[]}', "run.accumulate=2"], id="fsdp, whole, accumulated"),
+]
+
+
+@pytest.mark.parametrize("distributed", STRATEGIES)
+def test_a_change_in_place_lasts_at_every_point(
+    new_clouds: NewClouds, train_here: Train, distributed: list[str]
+) -> None:
+    sharded = str("fsdp" in str(distributed)).lower()
+    touches = f'hooks.touches={{use="./touching.py:Touches", args={{sharded={sharded}}}}}'
+    alone, together = (new_clouds(*TOUCHING, *distributed, touches) for _ in range(2))
+    assert train_here(alone) == 1
+    assert carry_out(together, 2) == [1, 1], printed(together, 0)
+    expected = f"touched {' '.join(sorted(set(TOUCHED) - PREDICTING))}"
+    assert [text for text in messages(alone) if text.startswith("touched")] == [expected]
+    assert messages_of(together, 0, "touched") == messages_of(together, 1, "touched") == [expected]
+    assert "no optimizer trains" not in " ".join(messages_of(together, 0, ""))
+    weights = [*messages_of(alone, 0, "weights"), *(messages_of(together, rank, "weights")[0] for rank in (0, 1))]
+    by_run = [torch.tensor([float(word) for word in text.split()[1:]]) for text in weights]
+    torch.testing.assert_close(by_run[1], by_run[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(by_run[2], by_run[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("distributed", STRATEGIES[:2])
+def test_weights_swapped_around_a_pass_are_put_back(
+    new_clouds: NewClouds, train_here: Train, distributed: list[str]
+) -> None:
+    """By hooks of one's own and built in, and beside hooks that evaluate in the middle of an iteration.
+
+    Halves and doubles are exact, so that the run without the swap trains to the same weights.
+    """
+    swap = 'hooks.halves={use="./touching.py:Halves", after=["ema"]}'
+    evaluate = 'hooks.evaluates={use="./touching.py:evaluates", points=["after_backward", "after_train_iter"]}'
+    overrides = [TEST_SET, "run.test=true", 'run.val_every="2it"', 'hooks.swa={use="swa", args={begin=2, every=2}}']
+    overrides += [*distributed, evaluate]
+    plain, alone, together = new_clouds(*overrides), new_clouds(*overrides, swap), new_clouds(*overrides, swap)
+    assert train_here(plain) == train_here(alone) == 0
+    assert carry_out(together, 2) == [0, 0], printed(together, 0)
+    assert_same(final_state(alone)["model"], final_state(plain)["model"])
+    assert_alike(alone, together, "model", "model_ema", "model_swa")
