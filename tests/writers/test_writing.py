@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import shutil
 import signal
@@ -156,6 +157,27 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
     dropped, left = map(int, result.groups())
     assert dropped + left == logged
     assert left in (7, 8), "as many as may wait, and that which it is in"
+    released.set()
+    wait_for(lambda: kinds(tmp_path / "notes")[-1] == "close")
+
+
+def test_a_signal_ends_the_wait_for_a_writer_that_hangs(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(writers, "GRACE", LIMIT)
+    monkeypatch.setattr(writers, "CLOSING", LIMIT)
+    monkeypatch.setattr("tests.own_writers.Blocks.released", released)
+    finish = WriterThread.finish
+
+    def press_while_it_waits(thread: WriterThread) -> None:
+        finish(thread)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(WriterThread, "finish", press_while_it_waits)
+    run = trained(own("Blocks", tmp_path / "notes").replace("./own_writers.py", "tests.own_writers"), LOGS, SHORT)
+    assert records(run, "end")[-1]["status"] == "finished"
+    assert "has not closed" in messages(run, "warn")[-1]
     released.set()
     wait_for(lambda: kinds(tmp_path / "notes")[-1] == "close")
 

@@ -380,6 +380,9 @@ class WriterThread(Thread):
 GRACE, CLOSING = 10.0, 5.0
 """Seconds that the end of a run waits for its writers to write what is left, and then for them to close."""
 
+POLL = 0.1
+"""Seconds between looks at signals, while the end of a run waits for its writers."""
+
 
 @contextmanager
 def writing(
@@ -392,8 +395,8 @@ def writing(
 ) -> Iterator[Callable[[], None]]:
     """Make the writers, each by its name in `makes`; from a call of what is yielded on they write what is recorded.
 
-    `pipeline` is the recorded file, and the run begins at `iteration`. Signals are ignored while the end waits for the
-    writers.
+    `pipeline` is the recorded file, and the run begins at `iteration`. A signal ends the wait for the writers at the
+    end of the run, and has no other effect then.
     """
     if not makes:
         yield lambda: None
@@ -430,15 +433,23 @@ def writing(
         raise
     finally:
         before, signals.ignored = signals.ignored, True
-        recorder.flush(frame=False, patience=GRACE)
+        count_before = signals.count
+
+        def is_cut_short() -> bool:
+            return signals.count > count_before
+
+        deadline = time.monotonic() + GRACE
+        while not recorder.flush(frame=False, patience=POLL):
+            if is_cut_short() or time.monotonic() > deadline:
+                break
         recorder.listener = None
         give(latest.all())
         for thread in threads:
             thread.finish()
-        _join(threads, GRACE)
+        _join(threads, GRACE, is_cut_short)
         for thread in threads:
             thread.hurried = True
-        _join(threads, CLOSING)
+        _join(threads, CLOSING, is_cut_short)
         for thread in threads:
             if message := thread.shortcomings():
                 recorder.say(message, "warn")
@@ -470,7 +481,9 @@ def _made(
     return threads
 
 
-def _join(threads: Sequence[WriterThread], seconds: float) -> None:
+def _join(threads: Sequence[WriterThread], seconds: float, is_cut_short: Callable[[], bool]) -> None:
+    """Wait until all threads have ended, at most so many seconds, or until the wait is cut short."""
     deadline = time.monotonic() + seconds
     for thread in threads:
-        thread.join(max(deadline - time.monotonic(), 0))
+        while thread.is_alive() and time.monotonic() < deadline and not is_cut_short():
+            thread.join(POLL)

@@ -116,7 +116,9 @@ class Signals:
         self.stop: Stop | None = None
         self.commands: deque[CommandRecord] = deque()
         self.ignored = False
-        """Whether signals do nothing any more: the run is over, and closes its log."""
+        """Whether signals do nothing any more but count: the run is over, and closes its log."""
+        self.count = 0
+        """How many signals have come."""
         self.state = state
         self.graceful = False
         """Whether the first signal waits for a safe point: the training has begun."""
@@ -178,6 +180,7 @@ class Signals:
                 return
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
         if self.ignored:
             return
         if not self.graceful and (self.stop is None or self._awaits_import):
