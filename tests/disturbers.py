@@ -138,3 +138,24 @@ class LeavesChild:
             time.sleep(600)
             os._exit(0)
         write_whole(self.mark, str(child))
+
+
+IMPORTS = """
+import os
+try:
+    os.kill(os.getpid(), number)
+    os.kill(os.getpid(), number)
+except BaseException:  # as C++ does with one that it does not expect
+    os.abort()
+"""
+
+
+class ImportsTorch:
+    """Imports a module of torch, within which the process gets a signal twice, and then builds for ever."""
+
+    def __init__(self, number: int) -> None:
+        exec(compile(IMPORTS, "torch/simulated.py", "exec"), {"__name__": "torch.simulated", "number": number})
+        wait_forever()
+
+    def after_run(self) -> None:
+        pass

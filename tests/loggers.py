@@ -119,3 +119,34 @@ class LogsAlone:
 class Says:
     def on_log(self, run: Any, name: str, value: Any) -> None:
         run.say(f"{name} {float(value)}")
+
+
+class LogsLate:
+    """Logs a histogram of ones that a GPU computes after other work."""
+
+    def after_train_iter(self, run: Any) -> None:
+        values = torch.zeros(1 << 16, device=run.device)
+        work = torch.ones(2048, 2048, device=run.device)
+        for _ in range(20):
+            work = work @ work * 0
+        values += 1 + work[0, 0]
+        run.log_histogram("late", values, bins=2)
+
+
+class KeepsBatch:
+    """Keeps a copy of a batch for one iteration more, reads it behind other work, and logs how it has changed."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+
+    def after_train_iter(self, run: Any, batch: Any) -> None:
+        tensor = batch[0] if isinstance(batch, list | tuple) else batch
+        if self.kept is not None:
+            before, twin = self.kept
+            work = torch.ones(2048, 2048, device=tensor.device)
+            for _ in range(20):
+                work = work @ work * 0
+            changed = (before + work[0, 0] - twin).abs().max()
+            self.kept = before = None  # its memory may be used again from here on
+            run.log("kept", changed)
+        self.kept = tensor, tensor.clone()

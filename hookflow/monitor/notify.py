@@ -14,8 +14,10 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from hookflow.errors import Problem
@@ -40,7 +42,7 @@ PAUSES = (2.0, 8.0)
 """Seconds between the tries to send a notification."""
 
 LONGEST = 20.0
-"""Seconds after which a command is killed."""
+"""Seconds after which a command is killed, with the processes that it has started."""
 
 PERIOD = 0.5
 """Seconds between looks at the logs."""
@@ -129,22 +131,37 @@ class Sender:
         environment = {**os.environ, **{f"HOOKFLOW_{name}": value for name, value in facts.items()}}
         text = f"{message.title}\n{message.text}\n"
         try:
-            done = subprocess.run(
-                self._section.command or (),
-                input=text,
-                env=environment,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=LONGEST,
-                check=False,
-            )
+            code, errors = _run_command(self._section.command or (), text, environment)
         except (OSError, ValueError) as error:
             return getattr(error, "strerror", None) or str(error)
         except subprocess.TimeoutExpired:
             return f"it has not ended after {LONGEST:g} s"
-        last = next(reversed(done.stderr.strip().splitlines()), "")
-        return f"exit code {done.returncode}{f': {last}' * bool(last)}" if done.returncode else ""
+        if code == 0:
+            return ""
+        lines = errors.strip().splitlines()
+        return f"exit code {code}: {lines[-1]}" if lines else f"exit code {code}"
+
+
+def _run_command(command: Sequence[str], text: str, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run a command with `text` as its input; return its exit code, and what it has written to stderr.
+
+    The streams are files and no pipes: a process that the command leaves behind may keep those open for ever. After
+    LONGEST seconds the command is killed with all that it has started, and TimeoutExpired is raised.
+    """
+    with TemporaryFile() as given, TemporaryFile() as errors:
+        given.write(text.encode(errors="replace"))
+        given.seek(0)
+        streams: dict[str, Any] = {"stdin": given, "stdout": subprocess.DEVNULL, "stderr": errors}
+        process = subprocess.Popen(command, **streams, env=environment, start_new_session=True)
+        try:
+            code = process.wait(LONGEST)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        errors.seek(0)
+        return code, errors.read().decode(errors="replace")
 
 
 def _post(service: Any, message: Message) -> str:

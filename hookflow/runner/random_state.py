@@ -32,6 +32,7 @@ def raw_random_state(device: torch.device) -> dict[str, Any]:
         "numpy": np.random.get_state(legacy=True),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "mps": torch.mps.get_rng_state() if device.type == "mps" else None,
     }
 
 
@@ -44,6 +45,7 @@ def pack_random_state(raw: dict[str, Any]) -> dict[str, Any]:
         "numpy": (kind, torch.from_numpy(np.asarray(words, dtype=np.int64)), position, has_gauss, gauss),
         "torch": raw["torch"],
         "cuda": raw["cuda"],
+        "mps": raw["mps"],
     }
 
 
@@ -56,6 +58,9 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
+    mps = state.get("mps")  # checkpoints of earlier versions have no such entry
+    if mps is not None and device.type == "mps":
+        torch.mps.set_rng_state(mps)
 
 
 @contextmanager
@@ -67,6 +72,8 @@ def generators_restored(device: torch.device, seed: int | None = None) -> Iterat
         if device.type == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
+        elif device.type == "mps":
+            torch.mps.manual_seed(seed)
     try:
         yield
     finally:

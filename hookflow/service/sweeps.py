@@ -359,17 +359,41 @@ class Executor:
         """The signals that this process has received: no trial begins any more, and those that train get them."""
 
     def execute(self, numbers: Sequence[int]) -> None:
-        """Execute these trials, as far as they are not done; those that were interrupted go on."""
+        """Execute these trials, as far as they are not done; those that were interrupted go on.
+
+        Raises UserError where the folder of the sweep cannot be written any more, once those that train have ended.
+        """
         for signal_ in SIGNALS:
             signal.signal(signal_, lambda got, _: self.asked.append(got))
         waiting = [number for number in numbers if not self._sweep.trial(number).done]
         active: list[Job] = []
-        while active or (waiting and not self.asked):
-            while waiting and len(active) < self._jobs and not self.asked:
-                free = next(slot for slot in range(self._jobs) if slot not in {job.slot for job in active})
-                active += filter(None, [self._begin(self._sweep.trial(waiting.pop(0)), free)])
+        try:
+            while active or (waiting and not self.asked):
+                while waiting and len(active) < self._jobs and not self.asked:
+                    free = next(slot for slot in range(self._jobs) if slot not in {job.slot for job in active})
+                    active += filter(None, [self._begin(self._sweep.trial(waiting.pop(0)), free)])
+                time.sleep(PERIOD)
+                active = [job for job in active if not self._over(job)]
+        except OSError as error:
+            self._end(active)
+            message = f"the sweep {self._sweep.id} cannot be recorded: {error.strerror}: {short(self._sweep.path)}"
+            hint = "the trials that were training have been ended at a safe point; each is a run that can be resumed"
+            raise UserError(Problem(message, hint=hint)) from None
+
+    def _end(self, jobs: Sequence[Job]) -> None:
+        """End trials at their next safe point, as SIGTERM does, and wait for that; further signals are handed on."""
+        if not self.asked:  # else they have been asked already, and a second signal ends them at once
+            self.asked.append(signal.SIGTERM)
+        left = [*jobs]
+        while left:
+            for job in left:
+                self._hand_on(job)
             time.sleep(PERIOD)
-            active = [job for job in active if not self._over(job)]
+            left = [job for job in left if not self._has_ended(job)]
+
+    @staticmethod
+    def _has_ended(job: Job) -> bool:
+        return job.exit() is not None if job.exit else job.run.life() != "alive"
 
     def _begin(self, trial: Trial, slot: int) -> Job | None:
         """Start the run of a trial, or resume it; None where that fails, or the run is over by now."""
@@ -419,7 +443,7 @@ class Executor:
     def _over(self, job: Job) -> bool:
         """Look at a trial that trains; return whether it is over."""
         self._hand_on(job)
-        over = job.exit() is not None if job.exit else job.run.life() != "alive"
+        over = self._has_ended(job)
         seen = job.glance.read(time.time())
         if over:
             self._record(job, seen)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from hookflow.events.rundir import RunDir
 from hookflow.pipeline.schema import SweepRange, SweepSection
 from hookflow.service.sweeps import Sweep, Trial, gpus, is_hopeless, suggest
 from tests.cli.conftest import invoke, refused
-from tests.conftest import TOY, hookflow, hookflow_begun, wait_for
+from tests.conftest import TOY, hookflow, hookflow_begun, records, wait_for
 
 HOOK = """\
 import os
@@ -26,7 +28,8 @@ class Upset:
 
     def before_train(self, run):
         usual = signal.getsignal(signal.SIGINT)
-        signal.signal(signal.SIGINT, lambda *got: (Path("go").touch(), usual(*got)))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *got: (Path("go").touch(), usual(*got)))
         Path(f"seen-{self.fail}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
     def after_train_epoch(self, run):
@@ -117,6 +120,21 @@ def test_an_interrupted_sweep_goes_on(folder: Path) -> None:
     assert states(sweep) == ["finished"] * 2
     assert f"trial 0  resumes {run}" in done.stdout
     assert len(run_dirs(folder)) == 2
+
+
+def test_a_sweep_whose_folder_is_removed_ends_its_trials(folder: Path) -> None:
+    written(folder, '[sweep.grid]\n"hooks.upset.args.waits" = [true, false]\n')
+    with hookflow_begun("sweep", "p.toml", cwd=folder) as begun:
+        wait_for(lambda: (folder / "seen-False").exists(), "the first trial")
+        (sweep,) = sweeps(folder)
+        (run,) = run_dirs(folder)
+        shutil.rmtree(sweep)
+        _, errors = begun.communicate()
+    assert begun.returncode == 2, errors
+    assert "Traceback" not in errors
+    assert sweep.name in errors
+    (end,) = records(RunDir(folder / "runs" / "toy" / run), "end")
+    assert end["status"] == "interrupted"
 
 
 def test_an_array_of_slurm_has_a_task_for_each_trial(folder: Path) -> None:

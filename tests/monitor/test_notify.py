@@ -4,13 +4,15 @@ import http.server
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from hookflow.events.rundir import RunDir
@@ -183,6 +185,57 @@ def test_a_command_that_fails_is_reported(trained: Trained, monkeypatch: pytest.
     monkeypatch.setattr(notify, "LONGEST", 0.0)
     (late,) = sent(sys.executable, "-c", "import time; time.sleep(100)")
     assert "it has not ended after 0 s" in late
+
+
+LEAVES = """
+import subprocess, sys
+sys.stdin.read()
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10**6)"])
+open("children", "a").write(f"{child.pid}\\n")
+"""
+
+
+@pytest.fixture
+def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[psutil.Process]]]:
+    """Return the processes that the commands of a test have started."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "children"
+
+    def started() -> list[psutil.Process]:
+        pids = file.read_text().splitlines() if file.exists() else []
+        return [psutil.Process(int(pid)) for pid in pids if psutil.pid_exists(int(pid))]
+
+    yield started
+    for process in started():
+        process.kill()
+
+
+def test_a_command_that_leaves_a_child_is_called_once(
+    trained: Trained, children: Callable[[], list[psutil.Process]]
+) -> None:
+    sender = Sender(NotifySection(command=[sys.executable, "-c", LEAVES]), trained())
+    assert sender.send(Message("end", "t", "x")) == []
+    (child,) = children()
+    assert child.is_running()
+
+
+def test_a_command_that_hangs_is_killed_with_its_children(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, children: Callable[[], list[psutil.Process]]
+) -> None:
+    monkeypatch.setattr(notify, "PAUSES", ())
+    sender = Sender(NotifySection(command=[sys.executable, "-c", f"{LEAVES}\nchild.wait()"]), trained())
+    wait = subprocess.Popen.wait
+
+    def wait_until_begun(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout is None:
+            return wait(process)
+        wait_for(children)
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_until_begun)
+    (late,) = sender.send(Message("end", "t", "x"))
+    assert "has not ended" in late
+    wait_for(lambda: all(not it.is_running() or it.status() == psutil.STATUS_ZOMBIE for it in children()))
 
 
 def test_what_cannot_be_sent_is_refused_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.manager import HostCopy, host_memory
 from hookflow.runner.checkpoint.shards import with_contents, without_contents, write_shards
 from hookflow.runner.checkpoint.store import _Digesting
+from hookflow.runner.cuda import device_thread
+from hookflow.runner.data.batches import prefetch
 from hookflow.runner.distributed.fsdp import FSDP
 from hookflow.runner.distributed.parallel import DDP, Parallel
 from tests.conftest import NewRun, Train, Trained, reason, records
@@ -217,3 +220,60 @@ def test_a_copy_for_a_checkpoint_is_that_of_its_moment() -> None:
         copied = copy.of({"tensor": tensor})["tensor"]
         tensor.fill_(-1)
         assert copied.is_pinned() and bool((copied == k).all())
+
+
+def test_a_failed_lock_of_memory_is_not_blamed_on_the_next_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    like = torch.ones(3 << 20, device="cuda")
+    locked = torch.empty_like(like, device="cpu")
+    cudart = torch.cuda.cudart()
+    assert int(cudart.cudaHostRegister(locked.data_ptr(), locked.nbytes, 0)) == 0
+    usual = torch.empty_like
+    calls: list[Any] = []
+
+    def locked_at_first(*args: Any, **more: Any) -> torch.Tensor:
+        calls.append(more)
+        return locked if len(calls) == 1 else usual(*args, **more)
+
+    monkeypatch.setattr(torch, "empty_like", locked_at_first)
+    try:
+        memory = host_memory(like)  # which cannot lock the same memory again
+    finally:
+        monkeypatch.undo()
+        cudart.cudaHostUnregister(locked.data_ptr())
+    assert memory.is_pinned()
+    assert float((like + 1).sum()) == 2 * like.numel()
+
+
+def test_what_an_offloaded_hook_computes_late_is_what_is_shown(trained: Trained) -> None:
+    """Its image and its histogram are computed on a stream of its own, behind other work."""
+    run_dir = trained(CUDA, ON_DEVICE, 'hooks.late={use="./loggers.py:LogsLate", offload=true}', "run.max_epochs=1")
+    histograms = [record["edges"] for record in records(run_dir, "histogram")]
+    assert len(histograms) == 8
+    assert all(edges[0] <= 1 <= edges[-1] and edges[0] > 0 for edges in histograms)  # type: ignore[index]
+
+
+def test_an_offloaded_hook_may_keep_what_it_is_given(trained: Trained) -> None:
+    """Its memory is not used again while the stream of the hook still reads it."""
+    run_dir = trained(CUDA, ON_DEVICE, 'hooks.keeps={use="./loggers.py:KeepsBatch", offload=true}', "run.max_epochs=4")
+    values = logged(run_dir, "kept")
+    assert values
+    assert set(values.values()) == {0.0}
+
+
+def test_a_sparse_batch_is_fetched_beside_the_step() -> None:
+    """The memory of its parts is kept for the stream of the step."""
+    sparse = torch.eye(64).to_sparse()
+    context = SimpleNamespace(device=torch.device("cuda"), to_device=lambda batch: batch.to("cuda", non_blocking=True))
+    for moved in prefetch([sparse] * 8, context):  # type: ignore[arg-type]
+        assert float(moved.to_dense().sum()) == 64
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs_cuda: it takes two GPUs")
+def test_a_thread_allocates_on_the_gpu_of_its_maker() -> None:
+    devices: list[int] = []
+    with torch.cuda.device(1):
+        torch.ones(1, device="cuda")
+        thread = device_thread(lambda: devices.append(torch.ones(1, device="cuda").get_device()), "allocates")
+    thread.start()
+    thread.join()
+    assert devices == [1]

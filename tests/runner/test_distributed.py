@@ -22,7 +22,7 @@ from hookflow.runner.builder.selectors import unmatched_units
 from hookflow.runner.data.loader_parts import BatchSharding
 from hookflow.runner.distributed.consensus import Consensus
 from hookflow.runner.distributed.fsdp import repeated_block, split_layers, units_of
-from hookflow.runner.distributed.parallel import OWN, full_state, local_state
+from hookflow.runner.distributed.parallel import OWN, full_state, in_buckets, local_state
 from hookflow.runner.distributed.rendezvous import Ranks, backend_of, device_of, ranks_of_data
 from tests.conftest import TOY
 
@@ -222,3 +222,10 @@ def test_what_names_the_shards_holds_data_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds more than data: builtins.getattr"):
         read_weights(tmp_path, "model")
     assert _Metadata(io.BytesIO(b"cpathlib._local\nPosixPath\n(Va\ntR.")).load() == Path("a"), "as Python 3.13 has it"
+
+
+def test_gradients_are_averaged_in_buckets_of_a_size() -> None:
+    tensors = [torch.zeros(length) for length in (2, 3, 9, 1, 1)]  # 4 bytes a number
+    buckets = [[tensor.numel() for tensor in bucket] for bucket in in_buckets(tensors, 20)]
+    assert buckets == [[2, 3], [9], [1, 1]]
+    assert [*in_buckets([], 20)] == []

@@ -442,3 +442,12 @@ def test_a_signal_to_the_whole_job_leaves_the_fork_server_and_its_workers_alone(
     (end,) = records(run_dir, "end")
     assert end["reason"] == "SIGTERM received"
     assert not [text for text in messages(run_dir) if "worker" in text and "share" not in text]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_while_torch_is_imported_ends_the_run_after_the_import(new_run: NewRun, number: int) -> None:
+    run_dir = new_run(disturber("ImportsTorch", number=int(number)))
+    code = 130 if number == signal.SIGINT else 143
+    assert Training(run_dir).wait() == code
+    (end,) = records(run_dir, "end")
+    assert (end["status"], end["exit"]) == ("interrupted", code)

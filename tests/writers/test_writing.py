@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import re
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -26,7 +28,19 @@ from hookflow.runner.logging.writers import (
     calls_of,
 )
 from hookflow.service.runs import scalars
-from tests.conftest import TESTS, TOY, NewRun, Trained, hookflow_here, messages, reason, records, strikes, wait_for
+from tests.conftest import (
+    TESTS,
+    TOY,
+    NewRun,
+    Train,
+    Trained,
+    hookflow_here,
+    messages,
+    reason,
+    records,
+    strikes,
+    wait_for,
+)
 from tests.distributed.several import carry_out
 from tests.limits import LIMIT
 from tests.own_writers import Notes
@@ -143,6 +157,27 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
     dropped, left = map(int, result.groups())
     assert dropped + left == logged
     assert left in (7, 8), "as many as may wait, and that which it is in"
+    released.set()
+    wait_for(lambda: kinds(tmp_path / "notes")[-1] == "close")
+
+
+def test_a_signal_ends_the_wait_for_a_writer_that_hangs(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(writers, "GRACE", LIMIT)
+    monkeypatch.setattr(writers, "CLOSING", LIMIT)
+    monkeypatch.setattr("tests.own_writers.Blocks.released", released)
+    finish = WriterThread.finish
+
+    def press_while_it_waits(thread: WriterThread) -> None:
+        finish(thread)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(WriterThread, "finish", press_while_it_waits)
+    run = trained(own("Blocks", tmp_path / "notes").replace("./own_writers.py", "tests.own_writers"), LOGS, SHORT)
+    assert records(run, "end")[-1]["status"] == "finished"
+    assert "has not closed" in messages(run, "warn")[-1]
     released.set()
     wait_for(lambda: kinds(tmp_path / "notes")[-1] == "close")
 
@@ -385,3 +420,45 @@ def test_a_writer_that_is_new_in_a_resumed_run_is_given_what_is_trained_from_the
     resume(run, 3, writer, gives=(4, 5, 6), new=True)
     assert (its(writer), writer.methods.count("config")) == ([4, 5, 6], 1)
     assert (run.writers / "own" / CONFIGURED).exists()
+
+
+class RemovesFolder:
+    """Removes the folder of all writers after the first epoch."""
+
+    def after_train_epoch(self, run: Any) -> None:
+        if run.epoch == 1:
+            shutil.rmtree(run.dir / "writers")
+
+
+def test_a_removed_folder_is_named_and_a_resume_writes_it_again(
+    trained: Trained, train_here: Train, tmp_path: Path
+) -> None:
+    removes = 'hooks.removes={use="tests.writers.test_writing:RemovesFolder"}'
+    cut = strikes(tmp_path, signal.SIGTERM, ("after_train_iter", 8))
+    run = trained('writers.csv={use="csv"}', LOGS, removes, *cut, code=143)
+    (said,) = [text for text in messages(run, "warn") if "removed" in text]
+    assert '"csv"' in said
+    assert not run.writers.exists()
+    assert train_here(run, resume=True) == 0
+    text = (run.writers / "csv" / "scalars.csv").read_text()
+    written = [(int(row["iteration"]), row["name"], float(row["value"])) for row in csv.DictReader(text.splitlines())]
+    assert sorted(written) == sorted((row.iter, row.name, row.value) for row in scalars(run))
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_writer_whose_folder_was_removed_is_given_all_again_if_it_can_forget(run: RunDir, forgets: bool) -> None:
+    log(run, ("run", 0, None), *losses(1, 5))
+    writer = Holds([("loss", 1, 0.0)], forgets)
+    thread = WriterThread(
+        "own",
+        writer,
+        CONFIG,
+        run.writers / "own",
+        SimpleNamespace(say=lambda *text: None, failure=pytest.fail),  # type: ignore[arg-type]
+        History(run, 3),
+        was_removed=True,
+    )
+    thread.start()
+    thread.finish()
+    thread.join(60)
+    assert its(writer) == ([1, 2, 3] if forgets else [1])

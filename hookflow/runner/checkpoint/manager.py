@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from mmap import PAGESIZE
@@ -29,6 +29,7 @@ from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
 from hookflow.runner.checkpoint.shards import Shards, mapped, naming_unreadable, sharded_as
 from hookflow.runner.checkpoint.snapshot import Frozen, Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
+from hookflow.runner.cuda import device_thread
 from hookflow.runner.distributed.parallel import full_state
 from hookflow.runner.logging.timing import SAVING
 from hookflow.runner.loop.context import Context
@@ -93,7 +94,7 @@ def begin(saving: Saving, write: Callable[[], Saved], ended: Callable[[], None])
             saving.outcome.set_result(saved)
         ended()
 
-    saving.thread = threading.Thread(target=work, name="hookflow-checkpoint", daemon=True)
+    saving.thread = device_thread(work, "hookflow-checkpoint")
     saving.thread.start()
 
 
@@ -106,9 +107,16 @@ def host_memory(like: torch.Tensor) -> torch.Tensor:
     if like.is_cuda and like.nbytes >= LARGE:
         cudart = torch.cuda.cudart()
         if int(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):  # it is locked another way, then
+            _clear_cuda_error(like.device)
             return torch.empty_like(like, device="cpu", pin_memory=True)
         weakref.finalize(memory, cudart.cudaHostUnregister, memory.data_ptr())
     return memory
+
+
+def _clear_cuda_error(device: torch.device) -> None:
+    """Clear the error that a failed call of the CUDA runtime has left: the next kernel would be blamed for it."""
+    with suppress(RuntimeError):  # that error: PyTorch looks at it, and so clears it, after each kernel
+        torch.zeros(1, device=device)
 
 
 class HostCopy:
@@ -234,7 +242,7 @@ class CheckpointManager:
             tensors += [buffer for model in parts.models.values() for buffer in model.buffers()]
             for optimizer in parts.optimizers.values():
                 tensors += [value for state in optimizer.state.values() for value in state.values()]
-            threading.Thread(target=self._copy.prepare, args=[tensors], name="hookflow-memory", daemon=True).start()
+            device_thread(partial(self._copy.prepare, tensors), "hookflow-memory").start()
 
     def _leaves_out(self, parameter: torch.nn.Parameter) -> bool:
         return self._frozen is not None and self._frozen.holds(parameter)

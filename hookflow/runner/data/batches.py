@@ -21,6 +21,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.hooks.arguments import cannot_take
 from hookflow.hooks.tensors import Weight
+from hookflow.runner.cuda import record_stream
 
 Sizes = tuple[Callable[[int], int] | None, Callable[[int], int] | None]
 """From a batch's index in the epoch to its examples, of this rank and of all ranks together; None where unknown."""
@@ -211,7 +212,7 @@ def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
         for tensor in tensors(moved):
             current = torch.cuda.current_stream(tensor.device)
             current.wait_event(copied)  # the CPU does not wait
-            tensor.record_stream(current)  # so that its memory is not reused before this stream is done with it
+            record_stream(tensor, current)  # so that its memory is not reused before this stream is done with it
         yield moved  # before the next one is fetched, which may take long
 
 

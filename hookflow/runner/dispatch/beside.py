@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
-from threading import Condition, Thread
+from threading import Condition
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 from weakref import finalize, ref
@@ -30,8 +30,11 @@ from hookflow.graph.offload import awaited
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.graph.slots import root
 from hookflow.hooks.tensors import is_sharded
+from hookflow.runner.cuda import device_thread, record_stream
 
 if TYPE_CHECKING:
+    from threading import Thread
+
     from hookflow.runner.dispatch.hook_process import HookProcess
 
 HEARS = 1.0
@@ -55,6 +58,8 @@ class Job:
     call: Callable[[], object]
     shared: SharedCopy | None
     copied: torch.cuda.Event | None
+    copies: Sequence[Tensor] = ()
+    """The tensors among the arguments of `call`."""
 
 
 class SharedCopy:
@@ -162,7 +167,7 @@ class Worker:
 
     def put(self, job: Job) -> None:
         if self._thread is None:
-            self._thread = Thread(target=self._work, name=f"hookflow-{self.hook.name}", daemon=True)
+            self._thread = device_thread(self._work, f"hookflow-{self.hook.name}")
             self._thread.start()
         with self._changed:
             self._jobs.append(job)
@@ -255,6 +260,8 @@ class Worker:
         if job.copied is not None:
             self._stream = self._stream or torch.cuda.Stream()
             self._stream.wait_event(job.copied)
+            for tensor in job.copies:  # the hook may keep one, and let go of it while this stream still reads it
+                record_stream(tensor, self._stream)
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
             if job.shared and self.models and self.twin:
                 self.models.copy(job.shared.network, self.twin)
@@ -354,7 +361,8 @@ class Beside:
                 call = partial(worker.process.fire, binding.method, run, arguments, by_name, place)
             else:
                 call = partial(method, *arguments, **by_name)
-            worker.put(Job(binding, run.place[0], call, shared, event))
+            copies = [leaf for leaf in tree_leaves([arguments, by_name]) if isinstance(leaf, Tensor)] if event else []
+            worker.put(Job(binding, run.place[0], call, shared, event, copies))
 
         return submit
 

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
-from threading import Thread
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from hookflow.runner.cuda import device_thread
 from hookflow.runner.distributed.rendezvous import Ranks
 
 BITS = STOP, END_EPOCH, SAVE, TELL, OBEY, VALIDATE, THROTTLE = tuple(1 << bit for bit in range(7))
@@ -161,7 +161,7 @@ class OverRanks(Consensus):
             except BaseException as error:
                 outcome.set_exception(error)
 
-        Thread(target=call, name="hookflow-together", daemon=True).start()
+        device_thread(call, "hookflow-together").start()
         self.wait(lambda seconds: bool(wait([outcome], seconds).done))
         return outcome.result()
 

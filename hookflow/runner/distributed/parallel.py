@@ -40,13 +40,28 @@ def broadcast(tensors: Iterable[Tensor]) -> None:
 
 @torch.no_grad()
 def average(tensors: list[Tensor]) -> None:
-    """Replace the contents of these tensors by their mean over the ranks, by one call for each type of number."""
+    """Replace the contents of these tensors by their mean over the ranks, BUCKET bytes of a type of number at once."""
     for group in by_dtype(tensors):
-        flat = _flatten_dense_tensors(group)
-        dist.all_reduce(flat)
-        flat /= dist.get_world_size()
-        pieces = _unflatten_dense_tensors(flat, group)
-        torch._foreach_copy_(group, pieces)
+        for bucket in in_buckets(group, BUCKET):
+            flat = _flatten_dense_tensors(bucket)
+            dist.all_reduce(flat)
+            flat /= dist.get_world_size()
+            pieces = _unflatten_dense_tensors(flat, bucket)
+            torch._foreach_copy_(bucket, pieces)
+
+
+def in_buckets(tensors: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
+    """Yield the tensors in their order, in lists of at most `size` bytes; a larger tensor is in a list of its own."""
+    bucket: list[Tensor] = []
+    held = 0
+    for tensor in tensors:
+        if bucket and held + tensor.nbytes > size:
+            yield bucket
+            bucket, held = [], 0
+        bucket.append(tensor)
+        held += tensor.nbytes
+    if bucket:
+        yield bucket
 
 
 def class_of(model: nn.Module) -> str:
@@ -292,17 +307,8 @@ def full_state(state: dict[str, Any], consensus: Consensus) -> dict[str, Any]:
     All ranks must call it, and each waits for the others. A state of a hook that is equal on all ranks is kept once.
     Sharded tensors remain so.
     """
-
-    def plain(leaf: Any) -> Any:
-        if is_sharded(leaf):
-            return str(leaf.dtype), tuple(leaf.shape)
-        if isinstance(leaf, Tensor):
-            words = leaf.detach().cpu().reshape(-1).view(torch.uint8)
-            return str(leaf.dtype), tuple(leaf.shape), words.numpy().tobytes()
-        return leaf
-
     hooks = state["hooks"]
-    mine = {name: hashlib.sha256(pickle.dumps(mapped(hook, plain))).digest() for name, hook in hooks.items()}
+    mine = {name: _digest(hook) for name, hook in hooks.items()}
     first, *rest = consensus.all_gather_object(mine)
     alike = {name for name in first if all(look.get(name) == first[name] for look in rest)}
     own = {key: state[key] for key in OWN}
@@ -313,6 +319,25 @@ def full_state(state: dict[str, Any], consensus: Consensus) -> dict[str, Any]:
     )
     _, *others = consensus.all_gather_object(sent)
     return state | {"ranks": others if consensus.ranks.first else []}
+
+
+def _digest(state: Any) -> bytes:
+    """Return a checksum of the state of a hook: of what is sharded only its kind, of other tensors all bytes.
+
+    One tensor after another is read, without a copy of those in the host's memory.
+    """
+    checksum = hashlib.sha256()
+
+    def described(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if not is_sharded(leaf):
+            words = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            checksum.update(words.numpy().data)
+        return str(leaf.dtype), tuple(leaf.shape)
+
+    checksum.update(pickle.dumps(mapped(state, described)))
+    return checksum.digest()
 
 
 def local_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from hookflow.events.records import Level
 from hookflow.events.rundir import of_rank
 from hookflow.png import COLOUR_TYPES, encode_png
+from hookflow.runner.cuda import device_thread, event_of_stream
 from hookflow.runner.process.state import RunState
 
 Place = tuple[int, int]
@@ -91,6 +92,14 @@ GRACE = 10.0
 """Seconds that the end of a run waits for what is in the queue."""
 
 
+class Job(NamedTuple):
+    """Something to write: its bytes, what writes it, and the event after which its tensor is computed, if any."""
+
+    size: int
+    work: Callable[[], None]
+    computed: Any
+
+
 class Media:
     """Writes images below `folder`/images, and puts a record for each into the event log; so too for histograms."""
 
@@ -98,7 +107,7 @@ class Media:
         self, folder: Path, state: RunState, put: Callable[..., None], say: Callable[[str, Level], None], rank: int = 0
     ) -> None:
         self._folder, self._state, self._put, self._say, self._rank = folder, state, put, say, rank
-        self._queue: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._given = self._done = 0  # each is counted by one thread alone, so that neither needs a lock
         self._given_bytes = self._done_bytes = 0
@@ -111,11 +120,11 @@ class Media:
         self, name: str, image: Tensor, caption: str, hook: str, place: Place | None = None, *, figure: bool = False
     ) -> None:
         """Take an image that does not change any more, height × width × channels."""
-        self._submit(image.nbytes, place, partial(self._write_image, name, image, caption, hook, figure))
+        self._submit(image, place, partial(self._write_image, name, image, caption, hook, figure))
 
     def histogram(self, name: str, values: Tensor, bins: int, hook: str, place: Place | None = None) -> None:
         """Take values that do not change any more, to count them."""
-        self._submit(values.nbytes, place, partial(self._count, name, values, bins, hook))
+        self._submit(values, place, partial(self._count, name, values, bins, hook))
 
     def close(self) -> None:
         """Write what is left and end the thread; after GRACE seconds, give up what is not written."""
@@ -126,7 +135,9 @@ class Media:
         if lost := self._dropped + self._failed + self._given - self._done:
             self._say(f"{lost} logged images and histograms were lost", "warn")
 
-    def _submit(self, size: int, place: Place | None, work: Callable[..., None]) -> None:
+    def _submit(self, tensor: Tensor, place: Place | None, work: Callable[..., None]) -> None:
+        """Queue `work` on a tensor, after what computes it: an offloaded hook may do so on a stream of its own."""
+        size = tensor.nbytes
         waiting, held = self._given - self._done, self._given_bytes - self._done_bytes
         if waiting >= PLACES or (waiting and held + size > ROOM):
             self._dropped += 1
@@ -134,23 +145,25 @@ class Media:
                 self._say("images are logged faster than they can be written: some are dropped", "warn")
             return
         if self._thread is None:
-            self._thread = Thread(target=self._work, name="hookflow-media", daemon=True)
+            self._thread = device_thread(self._work, "hookflow-media")
             self._thread.start()
         self._given += 1
         self._given_bytes += size
-        self._queue.put((size, partial(work, *(place or (self._state.iter, self._state.epoch)))))
+        it, ep = place or (self._state.iter, self._state.epoch)
+        self._queue.put(Job(size, partial(work, it, ep), event_of_stream(tensor)))
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None and not self._given_up:
-            size, work = job
             try:
-                work()
+                if job.computed is not None:
+                    job.computed.synchronize()
+                job.work()
             except Exception as error:  # a full disk, a device that fails: the training has its own way to meet that
                 self._failed += 1
                 if self._failed == 1:
                     self._say(f"a logged image could not be written: {type(error).__name__}: {error}", "warn")
             self._done += 1
-            self._done_bytes += size
+            self._done_bytes += job.size
 
     def _write_image(self, name: str, image: Tensor, caption: str, hook: str, figure: bool, it: int, ep: int) -> None:
         array = pixels(image)

@@ -229,16 +229,17 @@ class Recorder:
             which = f"back by {-step:.0f} s" if step < 0 else f"forward by {step:.0f} s, or the machine slept"
             self.say(f"the clock was set {which}: times before and after that cannot be compared", "warn")
 
-    def flush(self, *, frame: bool = True, patience: float = -1) -> None:
+    def flush(self, *, frame: bool = True, patience: float = -1) -> bool:
         """Append everything there is, with or without a frame; any thread may call it.
 
-        `patience` is how many seconds to wait for another thread that flushes; without limit if negative.
+        `patience` is how many seconds to wait for another thread that flushes; without limit if negative. Returns
+        False where that one has not come to its end.
         """
         if not self._one_at_a_time.acquire(timeout=patience):
-            return
+            return False
         try:
             if self.held:
-                return
+                return True
             began = time.perf_counter_ns()
             waiting = len(self._scalars) + len(self._queue)
             try:
@@ -257,6 +258,7 @@ class Recorder:
             self._cost += time.perf_counter_ns() - began
         finally:
             self._one_at_a_time.release()
+        return True
 
     def _news(self, framed: bool) -> list[Record]:
         """Return a record for everything since the last time, in the order in which it came."""

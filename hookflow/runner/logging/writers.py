@@ -198,7 +198,8 @@ class WriterThread(Thread):
 
     An exception loses that call; it is reported. No step of a series is written twice, or after a later one: a resumed
     run skips what it trains again and the writer has, and makes up from the event log for what a kill has lost. A
-    writer that has been added since is given all that is trained from here on.
+    writer that has been added since is given all that is trained from here on. One whose folder `was_removed` is given
+    everything again, if it can forget.
     """
 
     def __init__(
@@ -209,6 +210,8 @@ class WriterThread(Thread):
         folder: Path,
         recorder: Recorder,
         history: History | None = None,
+        *,
+        was_removed: bool = False,
     ) -> None:
         super().__init__(name=f"hookflow-writer-{name}", daemon=True)
         self.writer = writer
@@ -216,6 +219,10 @@ class WriterThread(Thread):
         """Close the writer at once, after the current call."""
         self._title = f'the writer "{name}"'
         self._config = config
+        self._folder = folder
+        self._was_removed = was_removed
+        """Whether an earlier attempt had this writer, and its folder has been removed since."""
+        self._removal_reported = False
         self._configured = folder / CONFIGURED
         self._recorder = recorder
         self._history = history
@@ -255,13 +262,11 @@ class WriterThread(Thread):
         return f"{self._title} {' and '.join(text)}" if text else ""
 
     def run(self) -> None:
-        if not self._configured.exists():  # nor has it been given anything that it could be asked for twice
-            self._progress.save(begun=self._first, safe=self._first)
-            self._progress.leave_out(0, self._first, -1)
-            if self._try("write_config", self.writer.write_config, self._config):
-                self._configured.touch()
-        elif self._history is not None:
-            self._try("resume_at", self._resume, self._history)
+        if self._configured.exists():
+            if self._history is not None:
+                self._try("resume_at", self._resume, self._history)
+        else:
+            self._begin()
         number = self._first - 1
         while (provided := self._queue.get()) is not None and not self.hurried:
             number, call = provided
@@ -278,8 +283,43 @@ class WriterThread(Thread):
         self._secure("close", number + 1)
         self._progress.close()
 
+    def _begin(self) -> None:
+        """Give the writer the pipeline, and all earlier calls where its folder was removed and it can forget."""
+        if self._try("write_config", self.writer.write_config, self._config):
+            with suppress(FileNotFoundError):  # it was removed again
+                self._configured.touch()
+        if self._was_removed and self._history is not None:
+            self._try("resume_at", self._restore, self._history)
+        else:
+            self._leave_out_earlier_calls()
+
+    def _leave_out_earlier_calls(self) -> None:
+        """Note that the writer is never given what earlier attempts have logged."""
+        self._progress.save(begun=self._first, safe=self._first)
+        self._progress.leave_out(0, self._first, -1)
+
+    def _restore(self, history: History) -> None:
+        """Write again what the removed folder had, unless the writer may have it elsewhere and cannot forget it."""
+        removed = f"the folder of {self._title} was removed"
+        if not self.writer.resume_at(0):
+            self._leave_out_earlier_calls()
+            self._recorder.say(f"{removed}: what was logged before is not written again, as it cannot forget", "warn")
+            return
+        self._progress.save(begun=0, safe=0)
+        self._resume(history)
+        self._recorder.say(f"{removed}: what was logged before is written again", "warn")
+
+    def _report_removal(self) -> None:
+        """Warn, once, where the writer's folder is gone: what it writes there is lost."""
+        if self._removal_reported or self._folder.is_dir():
+            return
+        self._removal_reported = True
+        text = "was removed while the run goes on: what it writes there is lost"
+        self._recorder.say(f"the folder of {self._title} {text}", "warn")
+
     def _secure(self, method: str, calls: int) -> None:
         """Let the writer bring to its place what it has been given, which is so many calls."""
+        self._report_removal()
         if self._try(method, getattr(self.writer, method)) and calls > self._progress.safe:
             self._progress.save(safe=calls)
 
@@ -340,6 +380,9 @@ class WriterThread(Thread):
 GRACE, CLOSING = 10.0, 5.0
 """Seconds that the end of a run waits for its writers to write what is left, and then for them to close."""
 
+POLL = 0.1
+"""Seconds between looks at signals, while the end of a run waits for its writers."""
+
 
 @contextmanager
 def writing(
@@ -352,8 +395,8 @@ def writing(
 ) -> Iterator[Callable[[], None]]:
     """Make the writers, each by its name in `makes`; from a call of what is yielded on they write what is recorded.
 
-    `pipeline` is the recorded file, and the run begins at `iteration`. Signals are ignored while the end waits for the
-    writers.
+    `pipeline` is the recorded file, and the run begins at `iteration`. A signal ends the wait for the writers at the
+    end of the run, and has no other effect then.
     """
     if not makes:
         yield lambda: None
@@ -390,15 +433,23 @@ def writing(
         raise
     finally:
         before, signals.ignored = signals.ignored, True
-        recorder.flush(frame=False, patience=GRACE)
+        count_before = signals.count
+
+        def is_cut_short() -> bool:
+            return signals.count > count_before
+
+        deadline = time.monotonic() + GRACE
+        while not recorder.flush(frame=False, patience=POLL):
+            if is_cut_short() or time.monotonic() > deadline:
+                break
         recorder.listener = None
         give(latest.all())
         for thread in threads:
             thread.finish()
-        _join(threads, GRACE)
+        _join(threads, GRACE, is_cut_short)
         for thread in threads:
             thread.hurried = True
-        _join(threads, CLOSING)
+        _join(threads, CLOSING, is_cut_short)
         for thread in threads:
             if message := thread.shortcomings():
                 recorder.say(message, "warn")
@@ -413,19 +464,26 @@ def _made(
     history: History | None,
 ) -> list[WriterThread]:
     config = tomli.loads(pipeline.read_text("utf-8"))
+    earlier: set[str] = set()  # the writers of the attempts so far
+    if history is not None:
+        earlier |= tomli.loads(run_dir.pipeline.read_text("utf-8")).get("writers", {}).keys()
     threads = []
     with ExitStack() as opened:
         for name, make in makes.items():
             folder = run_dir.writers / name
+            was_removed = name in earlier and not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
             writer = make({"dir": folder, "run_name": run_dir.path.parent.name, "run_id": run_dir.id})
             opened.callback(writer.close)
-            threads.append(WriterThread(name, writer, config, folder, recorder, history))
+            thread = WriterThread(name, writer, config, folder, recorder, history, was_removed=was_removed)
+            threads.append(thread)
         opened.pop_all()
     return threads
 
 
-def _join(threads: Sequence[WriterThread], seconds: float) -> None:
+def _join(threads: Sequence[WriterThread], seconds: float, is_cut_short: Callable[[], bool]) -> None:
+    """Wait until all threads have ended, at most so many seconds, or until the wait is cut short."""
     deadline = time.monotonic() + seconds
     for thread in threads:
-        thread.join(max(deadline - time.monotonic(), 0))
+        while thread.is_alive() and time.monotonic() < deadline and not is_cut_short():
+            thread.join(POLL)

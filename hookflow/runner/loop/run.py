@@ -16,12 +16,13 @@ from hookflow.events.records import HOOKFLOW, Level
 from hookflow.hooks.run import Run as Promised
 from hookflow.hooks.tensors import Weight, is_one
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
+from hookflow.runner.cuda import event_of_stream
 from hookflow.runner.logging.media import Media, Place, copied, drawn
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import FORWARD
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import NOTHING
-from hookflow.runner.loop.task import Named, evaluation_of, event_of_stream, numbers, scalar
+from hookflow.runner.loop.task import Named, evaluation_of, numbers, scalar
 from hookflow.runner.loop.update import Update
 from hookflow.runner.precision import in_precision
 

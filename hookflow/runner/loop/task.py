@@ -196,11 +196,3 @@ def scalar(value: Any, called: str) -> float | Tensor:
     if value.numel() != 1 or value.is_complex():
         raise not_a_number(value, called)
     return value.detach().clone()
-
-
-def event_of_stream(number: float | Tensor) -> Any:
-    """Return an event after a number that is computed on a CUDA stream of the user's own; None on the usual one."""
-    if not isinstance(number, Tensor) or not number.is_cuda:
-        return None
-    current = torch.cuda.current_stream(number.device)
-    return None if current == torch.cuda.default_stream(number.device) else current.record_event()

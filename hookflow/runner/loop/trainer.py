@@ -262,7 +262,10 @@ class Trainer:
             self._log.say("nothing is left to do: every iteration of the training is done")
 
     def _take(self, path: Path) -> dict[str, Any]:
-        return completed(self._store.take(path, self._parts.device, self._parts.strategy.mesh), self._parts.models)
+        strategy, device = self._parts.strategy, self._parts.device
+        if strategy.host_mesh is not None and strategy.mesh is None:
+            device = torch.device("cpu")  # tensor parallel: it is loaded in full, and each rank keeps its shards of it
+        return completed(self._store.take(path, device, strategy.mesh), self._parts.models)
 
     def _restore_best(self) -> None:
         """Give the models the weights of the best checkpoint, where a hook wants that and the training has finished."""

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import FrameType
 
@@ -49,6 +50,9 @@ class Stop:
 
 WAIT, POLL = 5.0, 0.25
 """Seconds that a worker has for a batch after a signal, and between the checks of that."""
+
+IMPORT_POLL = 0.05
+"""Seconds between the checks whether an import is over that a signal waits for."""
 
 
 WAITING = "the ranks finish this iteration once it is there, and then save; Ctrl-C ends the run at once, without a save"
@@ -100,18 +104,24 @@ def handlers_put_back() -> Iterator[None]:
 class Signals:
     """Collects interruptions: `stop` by the first signal, and `commands` in their order.
 
-    Interrupted is raised at once before the training has begun, and by a Ctrl-C that is not the first signal.
+    Interrupted is raised at once before the training has begun, and by a Ctrl-C that is not the first signal. While
+    torch is imported no signal raises: an exception there passes through C++, which aborts the process. It is raised
+    after the import.
     """
 
     def __init__(self, state: RunState) -> None:
         self.stop: Stop | None = None
         self.commands: deque[CommandRecord] = deque()
         self.ignored = False
-        """Whether signals do nothing any more: the run is over, and closes its log."""
+        """Whether signals do nothing any more but count: the run is over, and closes its log."""
+        self.count = 0
+        """How many signals have come."""
         self.state = state
         self.graceful = False
         """Whether the first signal waits for a safe point: the training has begun."""
         self._hangs = False
+        self._awaits_import = False
+        """Whether the first signal has come during an import, and Interrupted is to be raised after it."""
         self._reason = ""
         self._report_wait: Callable[[str], None] | None = None
 
@@ -132,7 +142,17 @@ class Signals:
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # started here, since a handler must not start a thread: that takes locks
+        threading.Thread(target=self._watch_imports, name="hookflow-imports", daemon=True).start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def _watch_imports(self) -> None:
+        """Send this process another signal once the import is over that the first signal waits for."""
+        main = threading.main_thread().ident or 0
+        while not (self.graceful or self.ignored):
+            time.sleep(IMPORT_POLL)
+            if self._awaits_import and not _is_importing_native_code(sys._current_frames().get(main)):
+                os.kill(os.getpid(), signal.SIGTERM)
 
     def be_graceful(self, report_wait: Callable[[str], None] | None = None) -> None:
         """From here on the first signal waits for a safe point. Raises Interrupted when one has come already.
@@ -165,7 +185,11 @@ class Signals:
                 return
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
         if self.ignored:
+            return
+        if not self.graceful and (self.stop is None or self._awaits_import):
+            self._interrupt_start(number, frame)
             return
         name = signal.Signals(number).name
         if self._hangs and self.stop is not None:
@@ -175,13 +199,38 @@ class Signals:
             return
         first = self.stop
         if first is None:
-            code = 130 if number == signal.SIGINT else 143
-            self.stop = Stop(self._reason or f"{name} received", "interrupted", code, save=True)
+            self.stop = self._stop_by(number)
             self.state.attention = True
-            if not self.graceful:
-                raise Interrupted(f"{self.stop.reason} before the training began")
         elif ends_at_once(number):
             raise Interrupted(f"{first.reason}, then {name}: ended at once")
+
+    def _interrupt_start(self, number: int, frame: FrameType | None) -> None:
+        """Raise Interrupted by the first signal before the training, or note that it waits for an import."""
+        if self.stop is None:
+            self.stop = self._stop_by(number)
+        self._awaits_import = _is_importing_native_code(frame)
+        if not self._awaits_import:
+            raise Interrupted(f"{self.stop.reason} before the training began")
+
+    def _stop_by(self, number: int) -> Stop:
+        """Return how a run ends whose first signal is this one."""
+        reason = self._reason or f"{signal.Signals(number).name} received"
+        code = 130 if number == signal.SIGINT else 143
+        return Stop(reason, "interrupted", code, save=True)
+
+
+def _is_importing_native_code(frame: FrameType | None) -> bool:
+    """Return whether this frame, or one of its callers, imports a module of torch or loads an extension module."""
+    while frame is not None:
+        name = frame.f_code.co_name
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if name == "<module>" and package == "torch":
+            return True
+        loads = name in ("create_module", "exec_module")
+        if loads and isinstance(frame.f_locals.get("self"), ExtensionFileLoader):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _fetch(frame: FrameType | None) -> FrameType | None:
