@@ -31,6 +31,9 @@ def given(kind: str, examples: int = EXAMPLES) -> TensorDataset:
         case "binary":
             logits = torch.randn(examples, generator=draw) * 0.7 + 0.3
             target = (torch.rand(examples, generator=draw) < logits.sigmoid()).long()
+        case "numbers":
+            logits = torch.randn(examples, generator=draw)
+            target = logits + torch.randn(examples, generator=draw)
         case "labels":
             logits = torch.randn(examples, CLASSES, generator=draw) * 0.7 + 0.3
             target = (torch.rand(examples, CLASSES, generator=draw) < logits.sigmoid()).long()

@@ -19,16 +19,22 @@ DIMENSIONS: dict[ClassDim, int] = {"second": 1, "last": -1}
 Activation = Literal["sigmoid", "softmax"]
 """The function that makes probabilities of logits."""
 
-CLASS_DIM = "the dimension of the classes in the logits, where their shape does not say it"
+CLASS_DIM = "the dimension of the classes in the logits; the second if left out"
 
 OUTPUTS = "return logits (N, classes) and target (N) beside the loss, as hookflow.zoo.tasks:Classification does"
 
 
-class ClassDimension:
-    """The dimension of the classes in the logits of a task: what is stated, else what the first batch shows.
+ONE_LOGIT = "of one logit an example, the hook metrics computes BinaryAccuracy and others"
 
-    The classes are in the second dimension of the logits, or in the last; without it, the logits have the shape of the
-    target. Where both fit, nothing is guessed.
+LAST = 'where the target is what the logits at its place predict, and not the token before, class_dim = "last"'
+
+
+class ClassDimension:
+    """The dimension of the classes in the logits of a task: what is stated, else the second.
+
+    Without that dimension, the logits have the shape of the target. Where the last one fits, too, nothing is guessed,
+    unless a batch before has shown that it is the second. That it is the last must be stated: logits of tokens may
+    predict the next token, and a target that is not shifted by one would be another question.
     """
 
     def __init__(self, hook: str, stated: ClassDim | None) -> None:
@@ -40,27 +46,26 @@ class ClassDimension:
 
         The target is classes (N, …), or shares of classes in the shape of the logits.
         """
-        one_logit = "of one logit an example, the hook metrics computes BinaryAccuracy and others"
         if logits.ndim < 2:
-            raise self._refused(logits, target, "needs a logit for each class", one_logit)
-        candidates = (1,) if logits.ndim == 2 else (1, -1)
-        fitting = [dim for dim in candidates if _fits(logits, target, dim)]
+            raise self._refused(logits, target, "needs a logit for each class", ONE_LOGIT)
         dim = 1 if logits.ndim == 2 else self._dim
-        if dim is None and len(fitting) > 1:
-            raise self._refused(
-                logits,
-                target,
-                "cannot tell where the classes are",
-                'say it: class_dim = "second", or class_dim = "last"',
-            )
-        if dim is None and fitting:
-            dim = self._dim = fitting[0]
-        if dim not in fitting:
+        if dim is None:
+            dim = self._dim = self._second(logits, target)
+        if not _fits(logits, target, dim):
             hint = f"{OUTPUTS}; for several labels an example there are the Multilabel metrics of the hook metrics"
             raise self._refused(logits, target, "needs logits (N, classes, …) and classes (N, …)", hint)
         if logits.shape[dim] < 2:
-            raise self._refused(logits, target, "needs a logit for each class", one_logit)
+            raise self._refused(logits, target, "needs a logit for each class", ONE_LOGIT)
         return dim
+
+    def _second(self, logits: Tensor, target: Tensor) -> int:
+        """Return the second dimension. Raises UserError where the classes are in the last one, or may be."""
+        if not _fits(logits, target, -1):
+            return 1
+        if _fits(logits, target, 1):
+            hint = 'say it: class_dim = "second", or class_dim = "last"'
+            raise self._refused(logits, target, "cannot tell where the classes are", hint)
+        raise self._refused(logits, target, "looks for the classes in the second dimension", LAST)
 
     def _refused(self, logits: Tensor, target: Tensor, why: str, hint: str) -> UserError:
         shapes = f"logits of shape {(*logits.shape,)} and a target of {target.dtype} {(*target.shape,)}"
