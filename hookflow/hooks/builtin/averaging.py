@@ -45,6 +45,9 @@ class Average(Hook):
     validated and tested.
     """
 
+    validates_average: ClassVar[bool] = True
+    """That a validation is of the average, for the check."""
+
     begin: Annotated[Progress, Field(description='when the average starts: 0, 1000, "5ep", "10%" of the run')] = 0
     model: Annotated[str | None, Field(description="which of several models; all of them if left out")] = None
     monitor: Annotated[str | None, Field(description="the validation metric for the checkpoint best-<name>")] = None
