@@ -456,16 +456,33 @@ def test_sharpness_aware_steps_do_not_move_what_another_hook_freezes_over_severa
 
 
 class Watched(nn.Module):
-    """A network with a state of its own in a buffer that a forward pass moves, as that of spectral norm is."""
+    """A network with a state of its own in buffers that a forward pass moves: one in place, one by another tensor."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 1)
         self.register_buffer("calls", torch.zeros(2, dtype=torch.complex64))
+        self.register_buffer("replaced", torch.zeros(2))
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.calls += 1
+        self.replaced = self.replaced + 1
         return self.linear(inputs)  # type: ignore[no-any-return]
+
+
+def test_an_average_follows_a_buffer_that_the_network_replaces() -> None:
+    model = Watched()
+    run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1))
+    hook = EMA(decay=0.5, gamma=0.0)
+    hook.before_train(run)
+    for _ in range(3):
+        model(torch.randn(2, 4))
+        hook.after_optimizer_step(run)
+        run.iter += 1
+    expected = ((0 + 1) / 2 + 2) / 2  # the averages of 0 and 1, and of that and 2
+    expected = (expected + 3) / 2
+    assert hook.average["replaced"].tolist() == [expected, expected]
+    assert hook.average["calls"].real.tolist() == [expected, expected]
 
 
 def test_sharpness_aware_steps_leave_every_buffer_as_the_first_pass_has() -> None:
@@ -475,7 +492,7 @@ def test_sharpness_aware_steps_leave_every_buffer_as_the_first_pass_has() -> Non
     run: Any = StandIn(model, optimizer, loss=lambda given: model(given).square().mean())
     model(batch).square().mean().backward()
     gradients.SAM(rho=1.0).after_backward(run, batch)
-    assert model.calls.tolist() == [1, 1]
+    assert model.calls.tolist() == model.replaced.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, [1, 3, 5, 7, 8]), (2, [3, 5, 7]), (3, [3, 7]), (5, [5])])
