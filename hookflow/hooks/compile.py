@@ -111,6 +111,7 @@ def compile_pipeline(
     if problems:
         raise UserError(sorted(problems, key=by_place))
     warnings += undeclared_slots(plan, nodes, sources)
+    warnings += misjudged_averages(plan, tables)
     doubtful, notes = doubts(plan, nodes, loaded.pipeline.run.validates.by_iterations)
     unknown = [problem for table in tables.values() for problem in table.unknown()]
     warnings = [*plan.warnings, *misspelt, *doubtful, *warnings]
@@ -256,6 +257,32 @@ def wrong_backward_twice(tables: Mapping[str, HookTable], run: RunSection) -> It
     for table in (table for table in tables.values() if getattr(table.hook, "backward_twice", False)):
         for obstacle in (each for each, is_so in obstacles.items() if is_so):
             yield Problem(f"{table.called} computes the gradients of a batch twice, and {obstacle}", table.where)
+
+
+def misjudged_averages(plan: Plan, tables: Mapping[str, HookTable]) -> Iterator[Problem]:
+    """Yield each hook that ranks checkpoints by the metrics of an average which is not its own.
+
+    Of several averages of one model, that of the hook that comes last at `before_val` is in place of the weights.
+    """
+    bound = dict.fromkeys(each.hook for each in plan.at("before_val"))
+    averaging = [tables[name] for name in bound if getattr(tables[name].hook, "validates_average", False)]
+    for k, table in enumerate(averaging):
+        args = _named_args(table)
+        if args.get("monitor") is None:
+            continue
+        for inner in averaging[k + 1 :]:
+            models = args.get("model"), _named_args(inner).get("model")
+            if None not in models and models[0] != models[1]:
+                continue
+            message = f'{table.called} ranks checkpoints by "{args["monitor"]}" of another average: '
+            message += f"{inner.called} puts its own in place of the same weights, once it has one"
+            yield Problem(message, table.where, f"monitor by {inner.called}, or keep one of them from validating")
+            break
+
+
+def _named_args(table: HookTable) -> Mapping[str, Any]:
+    args = table.table.args
+    return args if isinstance(args, Mapping) else {}
 
 
 def with_prepended_first(nodes: Mapping[str, Node], prepended: Mapping[str, Mapping[str, Where]]) -> dict[str, Node]:

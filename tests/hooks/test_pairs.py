@@ -249,3 +249,17 @@ def test_the_trained_weights_beside_an_average_are_given_with_a_word(trained: Tr
     with pytest.warns(UserWarning, match=r'load_into\(model, "ema"\)'):
         net = best.load_into(Net())
     assert torch.equal(net.head.weight, best.load_into(Net(), "model").head.weight)  # type: ignore[union-attr]
+
+
+def warned(*overrides: str) -> list[str]:
+    plan = valid_plan(parse(TOY.read_text(), TOY, overrides))
+    return [str(each) for each in plan.warnings if "ranks checkpoints" in each.message]
+
+
+def test_a_best_by_the_metrics_of_another_average_is_named_by_check() -> None:
+    monitored = 'hooks.ema.args={decay=0.9, monitor="accuracy"}'
+    other = 'hooks.swa={use="swa"}'
+    (warning,) = warned(monitored, other)
+    assert '"ema"' in warning and '"swa"' in warning
+    assert not warned(monitored)
+    assert not warned('hooks.swa={use="swa", args={monitor="accuracy"}}')

@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.graph.why import ambiguities
+from hookflow.hooks.builtin import gradients
 from hookflow.hooks.builtin.averaging import EMA, SWA, Average, PreciseBN
 from hookflow.hooks.builtin.freeze import Freeze, Prune, frozen_norms, frozen_parameters
 from hookflow.hooks.builtin.memory import ActivationCheckpoint, outermost
@@ -431,3 +432,113 @@ def test_a_key_that_sharpness_aware_steps_refuse_is_found_by_check(new_run: NewR
     ):
         with pytest.raises(UserError, match=f'hook "sam" computes the gradients of a batch twice, and {why}'):
             new_run(SAM, override)
+
+
+def test_sharpness_aware_steps_do_not_move_what_another_hook_freezes_over_several_ranks() -> None:
+    """There frozen parameters have gradients, which `freeze` drops after this hook has used them."""
+    model = normed()
+    frozen: Any = model[0].weight  # type: ignore[index]
+    places: list[Tensor] = []
+
+    def loss(batch: Tensor) -> Tensor:
+        places.append(frozen.detach().clone())
+        return model(batch).square().mean()  # type: ignore[no-any-return]
+
+    run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1), world=2, loss=loss)
+    freeze = Freeze(["0.*"])
+    freeze.before_train(run)
+    batch = torch.randn(8, 4)
+    model(batch).square().mean().backward()
+    gradients.SAM(rho=1.0).after_backward(run, batch)
+    freeze.after_backward()
+    assert torch.equal(places[0], frozen)
+    assert frozen.grad is None
+
+
+class Watched(nn.Module):
+    """A network with a state of its own in buffers that a forward pass moves: one in place, one by another tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+        self.register_buffer("calls", torch.zeros(2, dtype=torch.complex64))
+        self.register_buffer("replaced", torch.zeros(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        self.replaced = self.replaced + 1
+        return self.linear(inputs)  # type: ignore[no-any-return]
+
+
+def test_an_average_follows_a_buffer_that_the_network_replaces() -> None:
+    model = Watched()
+    run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1))
+    hook = EMA(decay=0.5, gamma=0.0)
+    hook.before_train(run)
+    for _ in range(3):
+        model(torch.randn(2, 4))
+        hook.after_optimizer_step(run)
+        run.iter += 1
+    expected = ((0 + 1) / 2 + 2) / 2  # the averages of 0 and 1, and of that and 2
+    expected = (expected + 3) / 2
+    assert hook.average["replaced"].tolist() == [expected, expected]
+    assert hook.average["calls"].real.tolist() == [expected, expected]
+
+
+def test_sharpness_aware_steps_leave_every_buffer_as_the_first_pass_has() -> None:
+    model = Watched()
+    batch = torch.randn(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    run: Any = StandIn(model, optimizer, loss=lambda given: model(given).square().mean())
+    model(batch).square().mean().backward()
+    gradients.SAM(rho=1.0).after_backward(run, batch)
+    assert model.calls.tolist() == model.replaced.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("every", "expected"), [(1, [1, 3, 5, 7, 8]), (2, [3, 5, 7]), (3, [3, 7]), (5, [5])])
+def test_an_average_moves_at_the_first_step_after_every_so_many_iterations(every: int, expected: list[int]) -> None:
+    """Also where gradients are accumulated over iterations, so that not every one has a step."""
+    model = nn.Linear(1, 1)
+    run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1))
+    hook = EMA(every=every)
+    hook.before_train(run)
+    moved = []
+    for step_at in (1, 3, 5, 7, 8):
+        run.iter = step_at - 1
+        before = hook.updates
+        hook.after_optimizer_step(run)
+        if hook.updates > before:
+            moved.append(step_at)
+    assert moved == expected
+
+
+def test_a_resume_goes_on_counting_from_the_latest_update_of_an_average() -> None:
+    model = nn.Linear(1, 1)
+    run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1))
+    first, resumed = EMA(every=4), EMA(every=4)
+    first.before_train(run)
+    run.iter = 4  # the step at iteration 4 was skipped: the one at 5 is the first that counts
+    first.after_optimizer_step(run)
+    run.iter = 5
+    resumed.after_load_checkpoint({})
+    resumed.load_state_dict(first.state_dict())
+    resumed.before_train(run)
+    assert (first.updates, resumed.moved_at) == (1, 5)
+    older = EMA(every=4)
+    older.load_state_dict({"updates": 1, "best": None})
+    older.before_train(run)
+    assert older.moved_at == 4, "as if the training had stepped at each iteration"
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_precise_statistics_do_not_hang_on_the_momentum(momentum: float | None) -> None:
+    norm = nn.BatchNorm1d(3, momentum=momentum).train()
+    points = 2 + 3 * torch.randn(32, 3)
+    data = type("Data", (), {"epoch": lambda self, epoch: iter(points.split(8)), "__len__": lambda self: 4})()
+    task = type("Task", (), {"evaluate": lambda self, run, batch: run.model(batch), "step": None})()
+    run: Any = StandIn(norm, data={"train": data}, task=task, batch_idx=0)
+    with torch.no_grad():
+        PreciseBN().before_val(run)
+    torch.testing.assert_close(norm.running_mean, points.mean(0))
+    torch.testing.assert_close(norm.running_var, points.var(0))
+    assert norm.num_batches_tracked == 0

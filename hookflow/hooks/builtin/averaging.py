@@ -45,6 +45,9 @@ class Average(Hook):
     validated and tested.
     """
 
+    validates_average: ClassVar[bool] = True
+    """That a validation is of the average, for the check."""
+
     begin: Annotated[Progress, Field(description='when the average starts: 0, 1000, "5ep", "10%" of the run')] = 0
     model: Annotated[str | None, Field(description="which of several models; all of them if left out")] = None
     monitor: Annotated[str | None, Field(description="the validation metric for the checkpoint best-<name>")] = None
@@ -62,6 +65,8 @@ class Average(Hook):
         self.widened_pairs = TensorPairs()
         """Those of which the average has a wider dtype than the weight."""
         self.named_weights: dict[str, nn.Parameter] = {}
+        self.places: list[tuple[dict[str, Any], str, Any]] = []
+        """Where the network holds the weights: the dictionary of a module, the key, and the tensor there."""
         self.masked_at = -1
         """How often masks of parameters had changed when they were applied to the average."""
 
@@ -82,11 +87,13 @@ class Average(Hook):
         self.average = {name: widened_copy(tensor) for name, tensor in averaged_tensors(self.network(run)).items()}
         self._bind_tensors(run)
 
-    def move(self, weight: float) -> None:
+    def move(self, run: Run, weight: float) -> None:
         """Move the average towards the weights, by this share of the way."""
         import torch
 
         self.updates += 1
+        if not all(holder.get(key) is tensor for holder, key, tensor in self.places):
+            self._bind_tensors(run)  # a forward pass or a hook has put another tensor there
         with torch.no_grad():
             if self.pairs.averages:
                 torch._foreach_lerp_(self.pairs.averages, self.pairs.weights, weight)
@@ -135,12 +142,16 @@ class Average(Hook):
 
     def _bind_tensors(self, run: Run) -> None:
         """Give the average the dtypes and the shards that it is to have, and pair its tensors with the weights."""
-        weights = averaged_tensors(self.network(run))
-        self.named_weights = named_parameters(self.network(run))
+        network = self.network(run)
+        weights = averaged_tensors(network)
+        self.named_weights = named_parameters(network)
+        self.places = [*places_of(network)]
         self.pairs, self.widened_pairs = TensorPairs(), TensorPairs()
         self.masked_at = -1
         for name, weight in weights.items():
-            saved = self.average[name]
+            saved = self.average.get(name)
+            if saved is None or saved.shape != weight.shape:  # it was not there before
+                saved = weight.detach().clone()
             average = shard_like(saved.to(wide_dtype(weight.dtype)), weight)
             self.average[name] = average
             pairs = self.pairs if average.dtype == weight.dtype else self.widened_pairs
@@ -198,6 +209,14 @@ class TensorPairs:
     def widened_weights(self) -> list[Tensor]:
         """Return copies of the weights in the dtypes of the averages."""
         return [weight.to(average.dtype) for average, weight in zip(self.averages, self.weights, strict=True)]
+
+
+def places_of(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Yield each parameter and buffer of a model with the dictionary that holds it and its key there."""
+    for module in model.modules():
+        for holder in (module._parameters, module._buffers):
+            for key, tensor in holder.items():
+                yield holder, key, tensor
 
 
 def widened_copy(tensor: Tensor) -> Tensor:
@@ -298,7 +317,7 @@ class EMA(Average):
         is_same_iteration = iteration == self.moved_at  # in which another optimizer steps
         if (is_due or is_same_iteration) and run.stepped(self.model) is not None:
             self.moved_at = iteration
-            self.move(max(1 - self.decay, self.gamma / (self.gamma + self.updates + 1)))
+            self.move(run, max(1 - self.decay, self.gamma / (self.gamma + self.updates + 1)))
 
     def _update_due_at(self, iteration: int) -> int:
         """Return the latest multiple of `every` up to an iteration: updates are at multiples where each one steps."""
@@ -342,7 +361,7 @@ class SWA(Average):
             self.start(run)
             self.updates = 1
         else:
-            self.move(1 / (self.updates + 1))
+            self.move(run, 1 / (self.updates + 1))
             for name, buffer in self.network(run).named_buffers():
                 if name in self.average:
                     local(self.average[name]).copy_(local(buffer))

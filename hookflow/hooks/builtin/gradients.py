@@ -293,6 +293,7 @@ class SAM(Hook):
         if not moved:
             return
         weights = [parameter.detach().clone() for parameter in moved]
+        holders = [(module._buffers, dict(module._buffers)) for module in run.model.modules() if module._buffers]
         buffers = [(buffer, buffer.clone()) for buffer in run.model.buffers()]
         with torch.no_grad():
             norm = norm_of_norms([norm_of(gradient_values(parameter)) for parameter in moved])
@@ -310,6 +311,8 @@ class SAM(Hook):
                     parameter.copy_(weight)
                 for buffer, value in buffers:
                     buffer.copy_(value)
+            for holder, before in holders:  # a forward pass may have put another tensor there
+                holder.update(before)
 
 
 @dataclass(eq=False)
