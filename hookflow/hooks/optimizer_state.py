@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
     from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
 
 Path = tuple[Any, ...]
 """Where a tensor is in the state of an optimizer: the number of its parameter, counted over all groups, then keys."""
@@ -32,36 +33,80 @@ def load_optimizer_state(
     `saved_dtypes` are the dtypes that parameters had when the state was saved, where they have others now: a tensor
     that had its parameter's dtype follows the parameter.
     """
-    dtypes = saved_dtypes or {}
     devices = _devices_of_settings(optimizer)
-    taken: dict[str, Any] = {}
-
-    def remember(_: Optimizer, state_dict: dict[str, Any]) -> None:
-        taken.update(state_dict)
-
-    def put_back(loaded: Optimizer) -> None:
-        numbers = [number for group in taken["param_groups"] for number in group["params"]]
-        groups = [(group, parameter) for group in loaded.param_groups for parameter in group["params"]]
-        for index, (number, (group, parameter)) in enumerate(zip(numbers, groups, strict=True)):
-            if number not in taken["state"] or parameter not in loaded.state:
-                continue
-            entries = _Entries(group, parameter, dtypes.get(parameter, parameter.dtype), host_tensors)
-            saved = taken["state"][number]
-            loaded.state[parameter] = entries.restored(saved, loaded.state[parameter], (index,))
-        for index, group in enumerate(loaded.param_groups):
-            for key, device in devices[index].items():
-                if hasattr(group.get(key), "device"):
-                    group[key] = group[key].to(device)
-
-    handles = [
-        optimizer.register_load_state_dict_pre_hook(remember),
-        optimizer.register_load_state_dict_post_hook(put_back, prepend=True),
-    ]
+    inner = _inner_optimizers(optimizer)
+    shared = [each for each in inner if _share_groups(optimizer, each)]
+    before = list(optimizer.param_groups)
+    loads = [_Load(each, host_tensors, saved_dtypes or {}) for each in (optimizer, *inner)]
     try:
         optimizer.load_state_dict(dict(state))
     finally:
-        for handle in handles:
+        for load in loads:
+            load.remove()
+    for each in shared:
+        _share_again(optimizer, each, before)
+    for index, group in enumerate(optimizer.param_groups):
+        for key, device in devices[index].items():
+            if hasattr(group.get(key), "device"):
+                group[key] = group[key].to(device)
+
+
+class _Load:
+    """Corrects what PyTorch's `load_state_dict` makes of the state of one optimizer, at the end of its call."""
+
+    def __init__(
+        self, optimizer: Optimizer, host_tensors: Collection[Path], saved_dtypes: Mapping[Tensor, torch.dtype]
+    ) -> None:
+        self._host_tensors = host_tensors
+        self._saved_dtypes = saved_dtypes
+        self._taken: dict[str, Any] = {}
+        self._handles: list[RemovableHandle] = []
+        if hasattr(optimizer, "_optimizer_load_state_dict_pre_hooks"):  # a wrapper may not have called __init__
+            self._handles.append(optimizer.register_load_state_dict_pre_hook(self._remember))
+            self._handles.append(optimizer.register_load_state_dict_post_hook(self._put_back, prepend=True))
+
+    def remove(self) -> None:
+        for handle in self._handles:
             handle.remove()
+
+    def _remember(self, _: Optimizer, state_dict: dict[str, Any]) -> None:
+        self._taken = dict(state_dict)
+
+    def _put_back(self, optimizer: Optimizer) -> None:
+        saved = self._taken["state"]
+        numbers = [number for group in self._taken["param_groups"] for number in group["params"]]
+        groups = [(group, parameter) for group in optimizer.param_groups for parameter in group["params"]]
+        for index, (number, (group, parameter)) in enumerate(zip(numbers, groups, strict=True)):
+            if number in saved and parameter in optimizer.state:
+                dtype = self._saved_dtypes.get(parameter, parameter.dtype)
+                entries = _Entries(group, parameter, dtype, self._host_tensors)
+                optimizer.state[parameter] = entries.restored(saved[number], optimizer.state[parameter], (index,))
+
+
+def _inner_optimizers(optimizer: Optimizer) -> list[Optimizer]:
+    """Return the optimizers that an optimizer wraps, as one that looks ahead does."""
+    from torch.optim import Optimizer as Base
+
+    return [value for value in vars(optimizer).values() if isinstance(value, Base)]
+
+
+def _share_groups(one: Optimizer, other: Optimizer) -> bool:
+    pairs = zip(one.param_groups, other.param_groups, strict=False)
+    return len(one.param_groups) == len(other.param_groups) and all(a is b for a, b in pairs)
+
+
+def _share_again(wrapper: Optimizer, inner: Optimizer, before: list[Any]) -> None:
+    """Let a wrapper and its optimizer have the same groups again: a load gives new ones to one of the two.
+
+    Otherwise a schedule would set rates that no step uses.
+    """
+    if _share_groups(wrapper, inner):
+        return
+    wrapper_has_old = all(a is b for a, b in zip(wrapper.param_groups, before, strict=False))
+    if wrapper_has_old:
+        wrapper.param_groups = inner.param_groups
+    else:
+        inner.param_groups = wrapper.param_groups
 
 
 class _Entries:
@@ -111,9 +156,10 @@ def host_tensors_of(optimizer: Optimizer) -> list[Path]:
     """Return the places of tensors in the host's memory that belong to parameters on an accelerator."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     result = []
+    state = getattr(optimizer, "state", {})  # a wrapper may have none
     for index, parameter in enumerate(parameters):
-        if parameter.device.type != "cpu" and parameter in optimizer.state:
-            tensors = _tensors(optimizer.state[parameter], (index,))
+        if parameter.device.type != "cpu" and parameter in state:
+            tensors = _tensors(state[parameter], (index,))
             result += [path for path, tensor in tensors if tensor.device.type == "cpu"]
     return result
 

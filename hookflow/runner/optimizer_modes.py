@@ -106,10 +106,11 @@ class OptimizerModes:
         """Return the weights and the state of these optimizers, always in one order."""
         result: list[Tensor] = []
         for optimizer in self.optimizers.values():
+            state = getattr(optimizer, "state", {})  # a wrapper may have none
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     result.append(parameter)
-                    entries = optimizer.state.get(parameter, {})  # which makes none, as [] would
+                    entries = state.get(parameter, {})  # which makes none, as [] would
                     result += [leaf for leaf in tree_leaves(dict(entries)) if isinstance(leaf, Tensor)]
         return result
 

@@ -406,3 +406,67 @@ def test_a_file_is_relative_to_the_folder_of_the_pipeline(trained: Trained) -> N
     run_dir = trained(f"hooks.schedule={{use='scheduler', args={{chain=[{use}]}}}}")
     logged = [row["v"]["lr"] for row in records(run_dir, "scalars") if "lr" in row["v"]]  # type: ignore[index,operator]
     assert logged[:3] == [pytest.approx(0.1 * done / 5) for done in (1, 3, 5)]
+
+
+@pytest.mark.parametrize("cut", [None, 20])
+@pytest.mark.parametrize("at", [0, 9])
+@pytest.mark.parametrize("base", EACH)
+def test_a_group_that_a_hook_adds_follows_the_curve_from_its_first_step_on(
+    base: type, at: int, cut: int | None
+) -> None:
+    """Also in a resume, where the group is added before the hook is given its state."""
+    kind, args = EACH[base]
+    one, two = (torch.nn.Parameter(torch.ones(2)) for _ in "ab")
+    whole = SGD([{"params": [one], "lr": 0.5}, {"params": [two]}], lr=0.1, momentum=0.9)
+    expected = by_hand(whole, lambda optimizer: kind(optimizer, **args))
+    link = {"use": f"{kind.__module__}:{kind.__name__}", "args": args}
+
+    def begun() -> tuple[Scheduler, Any]:
+        first = SGD([torch.nn.Parameter(torch.ones(2))], lr=0.5, momentum=0.9)
+        run = run_of(first)
+        hook = Scheduler([link])  # type: ignore[list-item]
+        hook.before_run(run)
+        return hook, run
+
+    def add(optimizer: Optimizer) -> None:
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 0.1, "initial_lr": 0.1})
+
+    hook, run = begun()
+    for k in range(ITERS):
+        if k == at:
+            add(run.optimizer)
+        if k == cut:
+            state, settings = hook.state_dict(), run.optimizer.state_dict()
+            hook, run = begun()
+            add(run.optimizer)
+            run.optimizer.load_state_dict(settings)
+            hook.load_state_dict(state)
+        run.iter = k
+        hook.before_train_iter(run)
+        rates = [group["lr"] for group in run.optimizer.param_groups]
+        assert rates == pytest.approx(expected[k][: len(rates)], rel=1e-9), k
+        run.optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [CHAIN, [{"use": "CosineAnnealingWarmRestarts", "args": {"T_0": 5}}], ONE],
+    ids=["chain", "restarts", "cycle"],
+)
+def test_a_rate_that_is_a_tensor_stays_that_tensor_and_has_the_same_values(chain: list[Any]) -> None:
+    """PyTorch's chain of schedulers changes the rate that it begins with, where that is a tensor."""
+    rate = torch.tensor(0.1, dtype=torch.float64)
+    optimizer, plain = (SGD([torch.nn.Parameter(torch.ones(2))], lr=lr) for lr in (rate, 0.1))
+    if chain is ONE:
+        chain = [{**ONE[0], "args": {"max_lr": 0.3, "cycle_momentum": False}}]
+    held = optimizer.param_groups[0]["lr"]
+    hook, other, runs = Scheduler(chain), Scheduler(chain), (run_of(optimizer), run_of(plain))
+    for made, run in zip((hook, other), runs, strict=True):
+        made.before_run(run)
+    for k in range(ITERS):
+        for made, run in zip((hook, other), runs, strict=True):
+            run.iter = k
+            made.before_train_iter(run)
+        assert optimizer.param_groups[0]["lr"] is held
+        assert float(held) == pytest.approx(plain.param_groups[0]["lr"], rel=1e-9)
+        optimizer.step()

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hookflow.hooks.optimizer_state import host_tensors_of, load_optimizer_state
-from tests.conftest import NewRun, Trained
+from tests.conftest import NewRun, Trained, messages
 from tests.runner.same import assert_same, final_state
 
 STEPS = 4
@@ -196,3 +196,75 @@ def test_a_roll_back_puts_the_state_back_as_it_was(trained: Trained) -> None:
     guard = 'hooks.guard={use="spike_guard", args={window=2, sigmas=1e-3, patience=99, rollback=true}}'
     saved: Any = final_state(trained(*MASTER, guard))["optimizer"]
     assert {entries["master"].dtype for entries in saved["state"].values()} == {torch.float32}
+
+
+class Ahead(Optimizer):
+    """Wraps an optimizer, whose groups and state are its own, as those that look ahead do."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        self.inner = MasterSGD(params, lr)
+        super().__init__(self.inner.param_groups, self.inner.defaults)
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state_dict)
+
+
+class Shell(Ahead):
+    """Calls no `__init__` of PyTorch, and has no state of its own."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        self.inner = MasterSGD(params, lr)
+        self.param_groups, self.defaults = self.inner.param_groups, self.inner.defaults
+
+
+@pytest.mark.parametrize("kind", [Ahead, Shell])
+def test_a_wrapper_keeps_the_groups_of_what_it_wraps(kind: type[Ahead]) -> None:
+    """A rate that is set on the wrapper after a load is the one that its step uses."""
+    model = network(torch.bfloat16, kind)
+    optimizer = kind(model.parameters())
+    step(model, optimizer.inner, 0)
+    saved = through_a_file(optimizer.state_dict())
+    other = kind(network(torch.bfloat16, kind).parameters())
+    load_optimizer_state(other, saved)
+    other.param_groups[0]["lr"] = 0.5
+    assert other.inner.param_groups[0]["lr"] == 0.5
+    assert_equal(other.inner.state_dict()["state"], optimizer.inner.state_dict()["state"])
+    assert host_tensors_of(other) == []
+
+
+def test_a_wrapper_goes_on_to_the_bit_with_its_schedule(resumes_alike: NewRun) -> None:
+    wrapped = MASTER[0].replace("MasterSGD", "Ahead")
+    resumes_alike(wrapped, *MASTER[1:], point="after_train_iter", at=8)
+
+
+class Counting(torch.optim.SGD):
+    """Counts its steps where no `state_dict` looks."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, lr)
+        self.steps = 0
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.steps += 1
+        super().step()
+
+
+class Remembering(Counting):
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "steps": self.steps}
+
+
+@pytest.mark.parametrize(("kind", "is_named"), [(Counting, True), (Remembering, False), (MasterSGD, False)])
+def test_what_an_optimizer_keeps_beside_its_state_is_named(
+    trained: Trained, kind: type[Optimizer], is_named: bool
+) -> None:
+    run_dir = trained(f'optimizer={{use="{__file__}:{kind.__name__}"}}', "run.max_epochs=2")
+    lost = [text for text in messages(run_dir, "warn") if text.startswith('the optimizer "optimizer"')]
+    assert [f"({kind.__name__}) changes steps" in text for text in lost] == [True] * is_named

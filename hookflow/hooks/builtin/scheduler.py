@@ -16,7 +16,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.hooks.arguments import find_class, with_functions
 from hookflow.hooks.base import Hook
 from hookflow.hooks.builtin.metrics import latest
-from hookflow.hooks.builtin.schedules import PROGRESS
+from hookflow.hooks.builtin.schedules import PROGRESS, set_rate
 from hookflow.metric_mode import Mode, mode_of
 from hookflow.pipeline.components import Component
 from hookflow.pipeline.values import AmountField, parse_amount
@@ -126,7 +126,8 @@ class Scheduler(Hook):
 
     In a resume or a fork to another length the rates go on by the curve of the new length: as if the run had always
     had it, and whatever else has set them. What is given in steps stays as it is, and so do the rates once
-    `ReduceLROnPlateau` is in charge. An iteration whose optimizer step is skipped counts like any other.
+    `ReduceLROnPlateau` is in charge. A parameter group that a hook adds follows the curve as if it had been there from
+    the start. An iteration whose optimizer step is skipped counts like any other.
 
     A scheduler may also be a function that is called with the optimizer and returns one, such as
     `transformers:get_scheduler`; `num_training_steps` is filled in, too. Where PyTorch takes a function, as `LambdaLR`
@@ -170,6 +171,8 @@ class Scheduler(Hook):
         if self.metric is not None and not last:
             raise UserError(Problem(f'there is a metric, "{self.metric}", and no ReduceLROnPlateau that looks at it'))
         self.modes = {self.metric: _mode(self.metric, self.links[-1].args)} if self.metric is not None else {}
+        self.lengths: list[int] = []
+        """How many steps each scheduler is in charge."""
         self.steps = self.end = 0
         self.done = 0
         """The iterations, or epochs, that were done when the schedule was last looked at."""
@@ -196,13 +199,26 @@ class Scheduler(Hook):
             _mode(args["metric"], args["chain"][-1].get("args", {}))
 
     def before_run(self, run: Run) -> None:
+        self.lengths = lengths(self.links, self.per, run)
+        self._make_all(run.optimizer if self.optimizer is None else run.optimizers[self.optimizer])
+
+    def _make_all(self, optimizer: Optimizer) -> None:
+        """Make the schedulers; the rates become those of the first step.
+
+        PyTorch lets rates that are tensors share their memory with the rates that a chain begins with, and then
+        changes both. So it sees numbers, and the tensors take the rates over.
+        """
         from torch.optim.lr_scheduler import SequentialLR
 
-        optimizer = run.optimizer if self.optimizer is None else run.optimizers[self.optimizer]
-        steps = lengths(self.links, self.per, run)
-        schedulers = [self._make(k, optimizer, steps[k]) for k in range(len(self.links))]
+        tensors = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] = float(group["lr"])
+            if "initial_lr" in group:
+                group["initial_lr"] = float(group["initial_lr"])
+        self.derived = []
+        schedulers = [self._make(k, optimizer, self.lengths[k]) for k in range(len(self.links))]
         plateau = [schedulers.pop()] if self.has_plateau else []
-        *starts, self.end = accumulate(steps[: len(schedulers)], initial=0)
+        *starts, self.end = accumulate(self.lengths[: len(schedulers)], initial=0)
         self.turns = starts[1:]
         if len(schedulers) > 1:
             self.made["turns"] = SequentialLR(optimizer, schedulers, self.turns)
@@ -215,7 +231,10 @@ class Scheduler(Hook):
         # A resumed run's schedule steps before this process has stepped the optimizer, and PyTorch would warn of that.
         optimizer._opt_called = True  # type: ignore[attr-defined]
         self.began = {name: deepcopy(scheduler.state_dict()) for name, scheduler in self.made.items()}
-        self.first_rates = [deepcopy(group["lr"]) for group in optimizer.param_groups]
+        self.first_rates = [group["lr"] for group in optimizer.param_groups]
+        for group, rate in zip(optimizer.param_groups, tensors, strict=True):
+            if hasattr(rate, "fill_"):
+                group["lr"] = rate.fill_(group["lr"])
 
     def _make(self, k: int, optimizer: Optimizer, steps: int) -> Any:
         from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -258,9 +277,34 @@ class Scheduler(Hook):
 
     def _step_to(self, done: int) -> None:
         """Take the steps that are due before the next iteration, or epoch, when so many are done."""
+        plateau_is_in_charge = self.has_plateau and self.steps >= self.end
+        if not plateau_is_in_charge and len(self._groups()) > len(self.first_rates):
+            self._include_added_groups(len(self.first_rates))
         while self.steps < min(done, self.end):
             self.made["turns"].step()
             self.steps += 1
+
+    def _groups(self) -> list[dict[str, Any]]:
+        groups: list[dict[str, Any]] = next(iter(self.made.values())).optimizer.param_groups
+        return groups
+
+    def _include_added_groups(self, known: int) -> None:
+        """Let groups that hooks have added follow the curve, as if they had been there from the first step on.
+
+        PyTorch's schedulers raise for them, or go on from the rate of the moment: along another curve. The first
+        groups, as many as are `known`, keep their rates.
+        """
+        groups, steps, plateau = self._groups(), self.steps, self.made.get("plateau")
+        rates = [deepcopy(group["lr"]) for group in groups[:known]]
+        for group in groups:
+            set_rate(group, group.pop("initial_lr", group["lr"]))  # the schedulers note it again
+        self._make_all(next(iter(self.made.values())).optimizer)
+        if plateau is not None:
+            self.made["plateau"] = plateau
+        for _ in range(steps):
+            self.made["turns"].step()
+        for group, rate in zip(groups, rates, strict=False):
+            set_rate(group, rate)
 
     def after_val(self, run: Run) -> None:
         if self.metric is None or (value := latest(run, self.metric)) is None:
@@ -274,7 +318,8 @@ class Scheduler(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         states = {name: _changes(scheduler.state_dict(), self.began[name]) for name, scheduler in self.made.items()}
-        return {"steps": self.steps, "done": self.done, "end": self.end, "curve": self._curve(), **states}
+        place = {"steps": self.steps, "done": self.done, "end": self.end}
+        return {**place, "curve": self._curve(), "groups": len(self.first_rates), **states}
 
     def _curve(self) -> dict[str, Any]:
         """Return what of the curve depends on the lengths of its schedulers."""
@@ -296,14 +341,18 @@ class Scheduler(Hook):
             self.go_to(self.done)
             self.message = "the run has another length, and the rates follow the curve of this one"
             return
+        known = state["groups"]
+        has_added_groups = "turns" in self.made and known > len(self.first_rates)
+        if has_added_groups:
+            self._include_added_groups(known)
         for name, scheduler in self.made.items():
-            scheduler.load_state_dict(_whole(state[name], self.began[name]))
+            if name == "plateau" or not has_added_groups:
+                scheduler.load_state_dict(_whole(state[name], self.began[name]))
 
     def go_to(self, done: int) -> None:
         """Set the rates that the curve has when so many iterations, or epochs, are done, from its first step on."""
-        groups = next(iter(self.made.values())).optimizer.param_groups
-        for group, rate in zip(groups, self.first_rates, strict=False):  # a hook may have added groups
-            group["lr"] = deepcopy(rate)
+        for group, rate in zip(self._groups(), self.first_rates, strict=False):  # a hook may have added groups
+            set_rate(group, rate)
         self.done, self.steps = done, 0
         self._step_to(done)
 

@@ -70,6 +70,14 @@ def eased(path: float, shape: Literal["cosine", "linear"]) -> float:
     return path if shape == "linear" else (1 - math.cos(math.pi * path)) / 2
 
 
+def set_rate(group: dict[str, Any], rate: Any) -> None:
+    """Set the learning rate of a parameter group. A tensor stays that tensor, since a captured step reads it."""
+    if hasattr(group.get("lr"), "fill_"):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
 Shape = Literal["linear", "cosine", "exponential", "constant"]
 
 
@@ -110,7 +118,7 @@ class LRSchedule(Hook):
         for optimizer in run.optimizers.values():
             for group in optimizer.param_groups:
                 if self.groups is None or group.get("name") in self.groups:
-                    group["lr"] = group["initial_lr"] * factor
+                    set_rate(group, group["initial_lr"] * factor)
 
     def _begin(self, run: Run) -> float:
         """Return the share of the run that the warm-up takes. Raises UserError for all of it, and an unknown group."""
@@ -329,7 +337,7 @@ class LRFinder(Hook):
             groups = [group for optimizer in run.optimizers.values() for group in optimizer.param_groups]
             highest = max(group["initial_lr"] for group in groups)
             for group in groups:
-                group["lr"] = swept(self.start, self.end, self.steps, self.iters) * group["initial_lr"] / highest
+                set_rate(group, swept(self.start, self.end, self.steps, self.iters) * group["initial_lr"] / highest)
 
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
         if self.done:

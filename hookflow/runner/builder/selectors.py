@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookflow.errors import Locate, Problem, UserError, Where, first_few, nearest, nearest_or_all
@@ -196,7 +196,8 @@ class Trained:
             raise UserError(Problem(f"run.add_param_group: {error}")) from error
         self._extended.add(optimizer)
         if "initial_lr" in to.param_groups[0]:  # else the run sets all of them once `before_run` has fired
-            to.param_groups[-1].setdefault("initial_lr", to.param_groups[-1]["lr"])
+            rate = to.param_groups[-1]["lr"]
+            to.param_groups[-1].setdefault("initial_lr", float(rate) if isinstance(rate, Tensor) else rate)
         gone = {parameter for parameter in self._built.values() if parameter not in inside}
         for group in to.param_groups:
             group["params"] = [parameter for parameter in group["params"] if parameter not in gone]

@@ -356,6 +356,12 @@ class Unsaved:
             if type(module).__module__.partition(".")[0] not in LIBRARIES
             if type(module).get_extra_state is nn.Module.get_extra_state
         }
+        self._owners |= {
+            f'the optimizer "{name}" ({type(optimizer).__name__})': optimizer
+            for name, optimizer in parts.optimizers.items()
+            if type(optimizer).__module__.partition(".")[0] not in LIBRARIES
+            if type(optimizer).state_dict is torch.optim.Optimizer.state_dict
+        }
         self._owners |= {Path(file).name: module for file, module in imported_files().items()}
         self._known = {id(thing) for thing in (*known, *self._owners.values(), *(part for _, part in data))}
         self._before: dict[str, dict[Hashable, Hashable]] = {}
@@ -389,6 +395,8 @@ class Unsaved:
         of_classes = ((f"{kind.__name__}.{name}", value) for kind in own for name, value in vars(kind).items())
         for name, value in (*getattr(owner, "__dict__", {}).items(), *of_classes):
             if hasattr(value, "__get__") or ".__" in name:  # a method, or what Python keeps in a class
+                continue
+            if isinstance(owner, torch.optim.Optimizer) and (name in SAVED_OF_OPTIMIZERS or name.startswith("_")):
                 continue
             if "epoch" in name and hasattr(owner, "set_epoch"):  # it is set anew before each epoch
                 continue
@@ -451,6 +459,9 @@ OWN = "state_dict() and load_state_dict()"
 
 LIBRARIES = ("builtins", "hookflow", "torch")
 """Packages whose classes keep no state of a training."""
+
+SAVED_OF_OPTIMIZERS = ("state", "param_groups", "defaults")
+"""Attributes of an optimizer that its `state_dict()` holds, or that are its settings."""
 
 NO_STATE = (type(None), str, bytes, torch.device, torch.dtype, Logger)
 """Types of attributes that are settings, and not state of a training."""

@@ -214,7 +214,7 @@ class Trainer:
                     engine.fire("before_run")
                     for optimizer in parts.optimizers.values():
                         for group in optimizer.param_groups:  # PyTorch's schedulers trust one that is there already
-                            group.setdefault("initial_lr", group["lr"])
+                            group.setdefault("initial_lr", number_of(group["lr"]))
                     self._context.optimizer_modes.train()
                     yield
             except BaseException as error:
@@ -326,6 +326,11 @@ class Trainer:
     def _make_loop(self, sanity: bool) -> Loop:
         iterate = choose(self._context, self.run, self._update)
         return Loop(self._context, iterate, self._update, self._evaluate, self._checkpoints, self._safe_point, sanity)
+
+
+def number_of(rate: Any) -> Any:
+    """Return a learning rate; of a tensor, which later rates are written into, its number."""
+    return float(rate) if isinstance(rate, Tensor) else rate
 
 
 Step = Callable[[Any, Any], dict[str, Any]]
