@@ -235,3 +235,36 @@ class Compares(Hook):
         gradients = [p.grad.clone() for p in run.model.parameters() if p.grad is not None]
         weights = [tensor.detach().clone() for tensor in run.model.state_dict().values()]
         return [torch.get_rng_state(), *weights, *gradients]
+
+
+class SpoilsLoss:
+    """Makes the loss of iteration 3 NaN, at the point that it is bound to."""
+
+    writes = ("outputs",)
+
+    def after_forward(self, run: Any, outputs: dict[str, Any]) -> None:
+        self.spoil(run, outputs)
+
+    def before_backward(self, run: Any, outputs: dict[str, Any]) -> None:
+        self.spoil(run, outputs)
+
+    def spoil(self, run: Any, outputs: dict[str, Any]) -> None:
+        if run.iter == 2:
+            outputs["loss"] = outputs["loss"] * torch.nan
+
+
+class SpoilsOutput:
+    """Makes the output of a module NaN in iteration 3."""
+
+    def forward(self, run: Any, module: torch.nn.Module, input: Any, output: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        return output * torch.nan if run.iter == 2 else output
+
+
+class SpoilsBatch:
+    """Makes the inputs of iteration 3 NaN in place."""
+
+    writes = ("batch",)
+
+    def before_train_iter(self, run: Any, batch: Any) -> None:
+        if run.iter == 2:
+            batch[0].fill_(torch.nan)

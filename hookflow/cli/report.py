@@ -144,7 +144,7 @@ def _curves(state: RunState) -> tuple[list[dict[str, Any]], list[str]]:
 
 def points(series: Series, most: int) -> list[list[float]]:
     """Return [iteration, mean], or [iteration, mean, least, greatest], of at most so many stretches with values."""
-    its = sorted({*series.its, *(it for it, _ in series.broken)})
+    its = sorted({*series.its, *(it for hole in series.broken for it in (hole.first, hole.last))})
     if not its:
         return []
     edges: list[float] = [its[0] - 1, *its]

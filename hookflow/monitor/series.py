@@ -29,28 +29,41 @@ class Bucket(NamedTuple):
     high: float
 
 
+class Hole(NamedTuple):
+    """Values in a row that are not finite, from the iteration `first` to `last`; `value` is NaN, inf or -inf."""
+
+    first: int
+    last: int
+    value: float
+
+    def takes(self, value: float) -> bool:
+        """Return whether the next value belongs to this hole."""
+        return value == self.value or (math.isnan(value) and math.isnan(self.value))
+
+
 class Series:
     """Buckets of equally many neighbouring finite values; when there are too many, two neighbours become one.
 
-    `last` is the newest value; `low` and `high` are the extremes of those that are finite. `broken` has the first and
-    the newest that are not, with their iterations. `its` are the last iterations of the buckets, `highs` their maxima.
+    `last` is the newest value; `low` and `high` are the extremes of those that are finite. `broken` are the holes,
+    where values are not finite, oldest first; when there are too many, every second of them is forgotten, but never
+    the first and the newest. `its` are the last iterations of the buckets, `highs` their maxima.
     """
 
-    LIMIT, BROKEN = 1024, 64  # the first is even: two and two are merged
+    LIMIT = 1024  # even: two and two are merged
 
     def __init__(self) -> None:
         self.last = math.nan
         self.low, self.high = math.inf, -math.inf
-        self.broken: list[tuple[int, float]] = []
+        self.broken: list[Hole] = []
         self.its = array("q")
         self._means, self._lows, self.highs = array("d"), array("d"), array("d")
         self._stride = self._count = 1  # values of a full bucket, and of the last one
 
     def add(self, it: int, value: float) -> None:
-        self.last = value
         if not math.isfinite(value):
-            self.broken = [*self.broken[:1], *self.broken[1:][2 - self.BROKEN :], (it, value)]
+            self._add_to_hole(it, value)
             return
+        self.last = value
         self.low, self.high = min(self.low, value), max(self.high, value)
         if self.its and self._count < self._stride:
             self._count += 1
@@ -64,6 +77,17 @@ class Series:
             column.append(value)
         if len(self.its) > self.LIMIT:
             self._merge()
+
+    def _add_to_hole(self, it: int, value: float) -> None:
+        """Take in a value that is not finite."""
+        goes_on = bool(self.broken) and not math.isfinite(self.last) and self.broken[-1].takes(value)
+        self.last = value
+        if goes_on:
+            self.broken[-1] = self.broken[-1]._replace(last=it)
+            return
+        self.broken.append(Hole(it, it, value))
+        if len(self.broken) > self.LIMIT:
+            self.broken = [self.broken[0], *self.broken[2::2]]  # the limit is even: the newest stays
 
     def extend(self, its: Sequence[int], values: Sequence[float]) -> None:
         """Add values in their order, as `add` does one by one, but for the rounding of means."""
@@ -96,7 +120,7 @@ class Series:
 
     def forget_after(self, it: int) -> None:
         """Drop what lies beyond an iteration: a resumed run walks that stretch again."""
-        self.broken = [(at, value) for at, value in self.broken if at <= it]
+        self.broken = [hole._replace(last=min(hole.last, it)) for hole in self.broken if hole.first <= it]
         kept = bisect_right(self.its, it)
         if kept < len(self.its):
             self._count = self._stride
@@ -111,17 +135,23 @@ class Series:
     def at(self, it: float = math.inf) -> Bucket | None:
         """Return the newest values up to an iteration."""
         place = bisect_right(self.its, it)
-        broken = [Bucket(at, value, value, value) for at, value in self.broken if at <= it]
-        finite = [self._bucket(place - 1, place)] if place else []
-        return max([*finite, *broken[-1:]], key=itemgetter(0), default=None)
+        newest = [self._bucket(place - 1, place)] if place else []
+        begun = bisect_right(self.broken, it, key=lambda hole: hole.first)
+        if begun:
+            hole = self.broken[begun - 1]
+            newest.append(_bucket_of(hole, hole.last if hole.last <= it else hole.first))
+        return max(newest, key=itemgetter(0), default=None)
 
     def stretches(self, edges: Sequence[float]) -> list[Bucket | None]:
-        """Return what lies after each edge, up to and including the next; what is not finite hides what is."""
+        """Return what lies after each edge, up to and including the next: a hole only where nothing finite is."""
         places = [bisect_right(self.its, edge) for edge in edges]
         result = [self._bucket(at, to) if at < to else None for at, to in pairwise(places)]
-        for it, value in self.broken:
-            if edges[0] < it <= edges[-1]:
-                result[bisect_left(edges, it) - 1] = Bucket(it, value, value, value)
+        for hole in self.broken:
+            first = max(bisect_left(edges, hole.first) - 1, 0)
+            end = min(bisect_left(edges, hole.last), len(result))
+            for place in range(first, end):
+                if result[place] is None and hole.last > edges[0]:
+                    result[place] = _bucket_of(hole, min(hole.last, edges[place + 1]))
         return result
 
     def _bucket(self, at: int, to: int) -> Bucket:
@@ -145,6 +175,11 @@ class Series:
     def median(self) -> float:
         """The median of the means; NaN where there are none."""
         return median(self._means) if self._means else math.nan
+
+
+def _bucket_of(hole: Hole, it: float) -> Bucket:
+    """Return a hole up to an iteration in the place of a bucket."""
+    return Bucket(int(it), hole.value, hole.value, hole.value)
 
 
 class Progress(NamedTuple):

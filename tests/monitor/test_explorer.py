@@ -22,7 +22,7 @@ from hookflow.monitor.journal import KEPT, Gallery
 from hookflow.monitor.keys import press
 from hookflow.monitor.layout import screen
 from hookflow.monitor.panels.gallery import beside_each_other
-from hookflow.monitor.panels.metrics import marks, matches
+from hookflow.monitor.panels.metrics import marks, matches, words_of_holes
 from hookflow.monitor.series import Bucket, Progress, Series
 from hookflow.monitor.state import RunState
 from hookflow.monitor.view import Notice, Scene
@@ -103,7 +103,7 @@ def test_the_cursor_reads_values_and_extremes(scene: At) -> None:
     at.view.metrics.name, at.view.metrics.at = "temperature", 321
     assert "NaN @ 320" in reading(at)
     at.view.metrics.at = None
-    assert reading(at).endswith("NaN since it 300")
+    assert reading(at).endswith("NaN at it 300–320")
 
 
 def test_the_axis_zooms_and_counts_epochs_and_seconds(scene: At) -> None:
@@ -217,6 +217,57 @@ def test_values_that_come_together_are_those_that_come_alone(broken: tuple[int, 
     assert (together._lows, together.highs, together.broken) == (alone._lows, alone.highs, alone.broken)
 
 
+@pytest.mark.parametrize("every", [2, 7, 50])
+def test_values_that_are_now_and_then_nan_hide_no_finite_one(every: int) -> None:
+    series = Series()
+    for it in range(1, 1601):
+        series.add(it, math.nan if it % every == 0 else 0.5)
+    for columns in (100, 1600):
+        edges = [1600 * k / columns for k in range(columns + 1)]
+        drawn = series.stretches(edges)
+        for (after, upto), bucket in zip(pairwise(edges), drawn, strict=True):
+            finite = [it for it in series.its if after < it <= upto]
+            assert bucket is None or math.isfinite(bucket.mean) == bool(finite)
+        if columns == 1600 and every > 2:
+            gaps = [it for it, bucket in enumerate(drawn, 1) if bucket and math.isnan(bucket.mean)]
+            assert gaps == [*range(every, 1601, every)], "each hole is one"
+
+
+def test_values_in_a_row_that_are_nan_are_one_hole() -> None:
+    series = Series()
+    for it in range(1, 5001):
+        series.add(it, math.nan if 1000 <= it < 4000 else 1.0)
+    assert series.broken == [(1000, 3999, pytest.approx(math.nan, nan_ok=True))]
+    drawn = series.stretches([float(edge) for edge in range(0, 5001, 100)])
+    assert [bool(bucket and math.isnan(bucket.mean)) for bucket in drawn[10:39]] == [True] * 29
+    at = series.at(2000)
+    assert at is not None and (at.it, math.isnan(at.mean)) == (1000, True)
+    series.forget_after(2000)
+    assert series.broken[0][:2] == (1000, 2000)
+    series.forget_after(500)
+    assert series.broken == []
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([1.0, 2.0], ""),
+        ([1.0, math.nan, 2.0], "NaN at it 2"),
+        ([1.0, math.nan, math.nan, 2.0], "NaN at it 2–3"),
+        ([1.0, math.nan, math.nan], "NaN since it 2; last finite at it 1"),
+        ([math.nan], "NaN since it 1"),
+        ([1.0, math.nan] * 5 + [1.0], "NaN at it 2, 4, …, 10"),
+        ([1.0, math.nan] * 5, "NaN at it 2, 4, …, 10; last finite at it 9"),
+        ([1.0, math.nan, math.inf, 2.0], "not finite at it 2, 3"),
+    ],
+)
+def test_the_words_about_holes_are_true(values: list[float], words: str) -> None:
+    series = Series()
+    for it, value in enumerate(values, 1):
+        series.add(it, value)
+    assert words_of_holes(series) == words
+
+
 def test_a_series_is_small_has_what_is_not_finite_and_is_smoothed_without_bias() -> None:
     series = Series()
     for it in range(10 * Series.LIMIT):
@@ -225,9 +276,9 @@ def test_a_series_is_small_has_what_is_not_finite_and_is_smoothed_without_bias()
     assert all(abs(mean - (before + it) / 2) < 1.5 for (before, _), (it, mean) in pairwise(series)), "no bias"
     held = sum(sys.getsizeof(each) for each in (series.its, series._means, series._lows, series.highs))
     assert held < 64 * 1024
-    assert len(series.broken) <= Series.BROKEN
-    assert series.broken[0][0] == 0
-    assert series.broken[-1][0] > 10 * Series.LIMIT - 8
+    assert len(series.broken) <= Series.LIMIT
+    assert series.broken[0].first == 0
+    assert series.broken[-1].first > 10 * Series.LIMIT - 8
     series = Series()
     for it, value in ((1, 1.0), (2, math.inf), (3, 3.0)):
         series.add(it, value)

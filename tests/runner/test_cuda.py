@@ -24,7 +24,7 @@ from hookflow.runner.cuda import device_thread
 from hookflow.runner.data.batches import prefetch
 from hookflow.runner.distributed.fsdp import FSDP
 from hookflow.runner.distributed.parallel import DDP, Parallel
-from tests.conftest import NewRun, Train, Trained, reason, records
+from tests.conftest import TESTS, NewRun, Train, Trained, reason, records
 from tests.distributed.clouds import Deep
 from tests.distributed.conftest import TrainBoth, assert_alike, new_clouds, ranks_trained, train_both  # noqa: F401
 from tests.distributed.several import carry_out, printed
@@ -87,6 +87,25 @@ def test_a_steady_iteration_waits_for_nothing(
     logs = 'hooks.logs={use="./loggers.py:Logs"}'
     trained(CUDA, data, *more, counts, logs, "run.max_epochs=1")
     assert waits() == []
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("masked", [[], [4, 5, 6, 7]])
+def test_weights_of_batches_are_not_waited_for(
+    trained: Trained, waits: Callable[[], list[str]], masked: list[int], accumulate: int
+) -> None:
+    counts = 'hooks.counts={use="tests.upsets:CountsWaits", phase="first"}'
+    run = (CUDA, "run.max_iters=8", f"run.accumulate={accumulate}", f"data.train.args.masked={masked}", counts)
+    data = ("data.train.loader.batch_size=1", "data.train.loader.on_device=true")
+    trained(*run, *data, "optimizer.args.fused=true", "hooks.log.enabled=false", pipeline=TESTS / "masked.toml")
+    assert waits() == []
+
+
+def test_a_loss_whose_gradients_are_finite_skips_its_step(trained: Trained) -> None:
+    upset = 'task={use="./upsets.py:Upset", args={batches=[2], kind="finite gradient"}}'
+    more = ("optimizer.args.fused=true", "hooks.ema.enabled=false", "hooks.checkpoint.after=[]")
+    run_dir = trained(CUDA, ON_DEVICE, upset, 'run.on_nan="skip"', "run.max_epochs=1", *more)
+    assert [*logged(run_dir, "skipped_steps").values()] == [1.0]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_soon(trained: Trained) -> None:

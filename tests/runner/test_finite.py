@@ -241,6 +241,24 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_cause(trained: Trained,
     assert state["position"]["iter"] == 1 and all(tensor.isfinite().all() for tensor in state["model"].values())
 
 
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        ('use="./upsets.py:SpoilsLoss", points=["after_forward"]', 'The hook "spoils" turns it into'),
+        ('use="./upsets.py:SpoilsLoss", points=["before_backward"]', 'The hook "spoils" turns it into'),
+        ('use="./upsets.py:SpoilsOutput", modules=["head"]', 'is not finite. The hooks there: "spoils".'),
+        ('use="./upsets.py:SpoilsBatch"', "Hooks that had this batch before the model: spoils."),
+    ],
+)
+def test_a_hook_that_makes_the_loss_not_finite_is_named(trained: Trained, hook: str, said: str) -> None:
+    compares = 'hooks.compares={use="./upsets.py:Compares"}'
+    run_dir = trained(ONE_EPOCH, f"hooks.spoils={{{hook}}}", compares, code=1)
+    assert said in reason(run_dir)
+    assert "random numbers" not in reason(run_dir) and "The diagnosis raised" not in reason(run_dir)
+    if "SpoilsBatch" not in hook:  # then the statistics of batch norms are NaN, which equals nothing
+        assert any(line.endswith("the same") for line in messages(run_dir)), "the passes leave no trace"
+
+
 def test_optimizers_that_decide_by_themselves_decide_alike_and_the_iteration_knows(trained: Trained) -> None:
     plain = ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]", upset(2, 4), 'run.on_nan="skip"', FUSED, LOOKS)
     knowing, blind = trained(*plain), trained(*plain, 'hooks.unwaiting={use="./upsets.py:Unwaiting"}')

@@ -144,6 +144,9 @@ METRICS = Page("metrics", metrics, move=None, enter=partial(flip, "zoomed"))
 SMALL_GROUP = 6
 """A group of more metrics is closed at first."""
 
+SHOWN_HOLES = 3
+"""Places that are named where values are not finite."""
+
 SMOOTH = (0.0, 0.6, 0.9, 0.97)
 UNITS: tuple[Unit, ...] = ("it", "epoch", "time")
 NEAREST = 8
@@ -295,11 +298,29 @@ def _chart(board: Board, width: int, height: int) -> list[Strip]:
     it = max(board.ends, default=0) if at is None else at
     place = f" = {axis.label(progress.at(it))}" * (choices.unit != "it")
     newest = values(lines, math.inf if at is None else at, extremes=True)
-    lost = min((series.broken[0] for _, series in lines if series.broken), default=None)
-    since: Part = (f"  {number(lost[1])} since it {lost[0]}" if lost else "", "error")
+    lost: list[Part] = [(f"  {words}", "error") for _, series in lines if (words := words_of_holes(series))]
     rows = chart(drawn, axis, inner, height - 3, log=log, marks=signs, cursor=None if at is None else progress.at(at))
-    rows = [row(inner, " ", (f"it {it}", "strong"), (place, "dim"), *newest, since), *rows]
+    rows = [row(inner, " ", (f"it {it}", "strong"), (place, "dim"), *newest, *lost), *rows]
     return boxed(name, rows, width, height, choices.large, "  ".join(flags))
+
+
+def words_of_holes(series: Series) -> str:
+    """Return where values are not finite, the first ones and the newest; empty where all are finite."""
+    holes = series.broken
+    if not holes:
+        return ""
+    alike = all(hole.takes(holes[0].value) for hole in holes)
+    kind = number(holes[0].value) if alike else "not finite"
+    ends_in_hole = not math.isfinite(series.last)
+    if ends_in_hole and len(holes) == 1:
+        words = f"{kind} since it {holes[0].first}"
+    else:
+        places = [f"{hole.first}–{hole.last}" if hole.first < hole.last else str(hole.first) for hole in holes]
+        shown = places if len(places) <= SHOWN_HOLES else [*places[: SHOWN_HOLES - 1], "…", places[-1]]
+        words = f"{kind} at it {', '.join(shown)}"
+    if ends_in_hole and series.its:
+        words += f"; last finite at it {series.its[-1]}"
+    return words
 
 
 def _heat(board: Board, group: Row, width: int, height: int) -> list[Strip]:
