@@ -66,20 +66,16 @@ def _print(
 def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
     """Return a run and one of its checkpoints: the folder that is named, that of a RUN:NAME, or a run's newest good.
 
+    The run of a copy that lies apart is a temporary directory, without checkpoints.
     Raises UserError when there is no such checkpoint, or it lacks files.
     """
-    from hookflow.events.deletion import BACK_LINK
-    from hookflow.events.rundir import RunDir
     from hookflow.runner.checkpoint.manifest import damage, links, list_apart, list_checkpoints, newest_good
+    from hookflow.service.restored import identity_of_copy, run_above
     from hookflow.service.runs import find_run, has_checkpoint
 
     if named and (Path(named) / "manifest.json").is_file():
         chosen = Path(named).resolve()
-        above = (chosen.parent.parent, Path(named).absolute().parent.parent, (chosen.parent / BACK_LINK).resolve())
-        run_dir = next((run for run in map(RunDir, above) if run.pipeline.is_file()), None)
-        if run_dir is None:
-            hint = "its run lies two folders above it"
-            raise UserError(Problem(f"{named} is a checkpoint without its run", Where("CHECKPOINT"), hint))
+        run_dir = run_above(Path(named)) or identity_of_copy(chosen)
     else:
         run, colon, name = (named or "").partition(":")
         run_dir = find_run(run or None, root, having=has_checkpoint)

@@ -52,11 +52,12 @@ def resumed(
     """
     from hookflow.events.records import VERSION
     from hookflow.events.run_lock import release
-    from hookflow.events.rundir import run_argument
+    from hookflow.events.rundir import run_argument, short
     from hookflow.runner.checkpoint.manifest import damage, list_checkpoints, newest_good
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.runner.process.launch import claim, keep, propose, withdraw
     from hookflow.service.pipelines import Target
+    from hookflow.service.restored import restore_run, run_above
     from hookflow.service.runs import find_run, has_begun, has_checkpoint
 
     named, colon, checkpoint = (target or "").partition(":")
@@ -66,7 +67,12 @@ def resumed(
     if file:
         pipeline = changes.load(file).pipeline
         named, root, hooks = pipeline.run.name, Path(pipeline.run.dir), pipeline.hooks
-    if target and (colon or (Path(target) / "manifest.json").is_file()):
+    is_checkpoint = target is not None and (Path(target) / "manifest.json").is_file()
+    if target and is_checkpoint and run_above(Path(target)) is None:
+        run_dir = restore_run(Path(target), root)
+        print_error(f"{short(run_dir.path)} is made again from {target}: what was logged before is not in it")
+        named, colon, is_checkpoint = str(run_dir.path), "", False
+    if target and (colon or is_checkpoint):
         fork = f"{run_argument(find_run(named, root, having=has_checkpoint))}:{checkpoint}" if file else target
         message = f"{target} is a checkpoint, and a resumed run goes on from its newest whole one"
         raise UserError(Problem(message, hint=f"a new run begins with it: hookflow fork {fork}"))

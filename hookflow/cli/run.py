@@ -277,7 +277,9 @@ def forked(named: str, file: Path | None, changes: Changes) -> RunDir:
         print_error("\n".join([*difference_lines(then, now, result), ""]))
     if not now.loaded.pipeline.run.test:
         _check_length(now, parent, manifest["ep"])
-    runs = changes.dir or (run_dir.path.parent.parent if file is None else None)
+    runs = changes.dir
+    if runs is None and file is None and run_dir.checkpoints.exists():  # it is not that of a copy that lies apart
+        runs = run_dir.path.parent.parent
     return new_run(now.loaded, now.plan, runs, base=now.base, parent=parent)
 
 

@@ -23,7 +23,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint import copies, manager
 from hookflow.runner.checkpoint.copies import Copies
 from hookflow.runner.checkpoint.manager import LARGE, HostCopy, host_memory
-from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
+from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
 from tests.cli.conftest import refused
 from tests.conftest import (
@@ -32,6 +32,7 @@ from tests.conftest import (
     NewRun,
     Train,
     Trained,
+    hookflow,
     hookflow_here,
     messages,
     reason,
@@ -353,6 +354,10 @@ def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
     result, _ = find_checkpoint(str(there / "best"), tmp_path / "runs")
     assert result.path.samefile(run.path)
     (there / BACK_LINK).unlink()
+    apart, _ = find_checkpoint(str(there / "best"), tmp_path / "runs")
+    assert (apart.id, apart.base()) == (run.id, run.base()), "it says of which run it is"
+    facts = {key: value for key, value in read_manifest(there / "best").items() if key not in ("run", "sealed")}
+    (there / "best" / "manifest.json").write_text(seal(facts))
     with pytest.raises(UserError, match="is a checkpoint without its run"):
         find_checkpoint(str(there / "best"), tmp_path / "runs")
 
@@ -433,6 +438,27 @@ def test_each_checkpoint_is_there_by_its_names(trained: Trained, tmp_path: Path,
         assert not damage(there / name)
         assert_same(read(there / name), read(run_dir.checkpoints / name))
     assert not [*run_dir.checkpoints.glob(".*copy*")]
+
+
+def test_a_copy_is_validated_forked_and_resumed_where_its_run_is_gone(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"{tmp_path}/out/it{{it}}"
+    whole = trained(copying(place))
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(tmp_path / "runs")
+    copy = tmp_path / "out" / "it10"
+    done = hookflow_here("val", str(copy), cwd=tmp_path, code=0)
+    assert f"toy {whole.id}" in done.stdout
+    hookflow("fork", str(copy), "--set", "run.seed=5", "--ui=none", cwd=tmp_path, code=0)
+    (fork,) = (tmp_path / "runs" / "toy").iterdir()
+    assert records(RunDir(fork), "run")[0]["it"] == 10
+    run_here("--resume", str(copy), "--ui=none", cwd=tmp_path, code=0)
+    resumed = RunDir(tmp_path / "runs" / "toy" / whole.id)
+    assert records(resumed, "run")[0]["it"] == 10
+    assert_same(read(resumed.checkpoints / "last")["model"], read(tmp_path / "out" / "it15")["model"])
+    again = run_here("--resume", str(copy), "--ui=none", cwd=tmp_path, code=2)
+    assert "--resume" in again.stderr
 
 
 def test_a_place_is_named_after_what_a_checkpoint_has(trained: Trained, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from torch import Tensor
 
 import hookflow.runner
 from hookflow.runner.cuda import device_thread, memory_parts
+from hookflow.runner.data import batches
+from hookflow.runner.data.batches import prefetch
 from hookflow.runner.logging import media
 from hookflow.runner.logging.media import Media
 from hookflow.runner.process.state import RunState
@@ -85,3 +88,15 @@ def test_what_another_stream_computes_is_read_after_its_event(monkeypatch: pytes
     (histogram,) = put
     assert histogram["edges"][0] <= 1.0 <= histogram["edges"][-1]
     assert histogram["edges"][0] > 0.0
+
+
+def test_batches_of_all_epochs_are_copied_on_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stream keeps the memory that it has used."""
+    made: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "Stream", made.append)
+    batches._stream_for_copies.cache_clear()
+    context: Any = SimpleNamespace(device=torch.device("cuda", 0))
+    for _ in range(3):  # epochs
+        assert [*prefetch([], context)] == []
+    assert made == [torch.device("cuda", 0)]
+    batches._stream_for_copies.cache_clear()

@@ -45,6 +45,9 @@ HEARS = 1.0
 LARGE = 1 << 20
 """Bytes from which on the memory of a copy is locked by its size."""
 
+OF_RUN = ("id", "name", "base", "source", "overrides", "in_python", "hookflow", "version", "created")
+"""The facts of `run.json` that a checkpoint has, too."""
+
 LAST = "last"
 """The name of the latest checkpoint, beside its other names."""
 
@@ -193,6 +196,8 @@ class CheckpointManager:
         self._state, self._engine, self._requests = context.state, context.engine, context.requests
         self._consensus, self._ranks, self._log = context.consensus, context.consensus.ranks, context.log
         self._unsaved = unsaved
+        described = RunDir(context.folder).describe()
+        self._run_facts = {fact: described[fact] for fact in OF_RUN if fact in described}
         saving = [hook for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint)]
         self._keep = max((hook.newest for hook in saving), default=None)
         """How many of the newest checkpoints stay, beside those with a name; None keeps all."""
@@ -398,6 +403,7 @@ class CheckpointManager:
             "metrics_it": position["metrics_at"],
             "pipeline": self._context.plan.pipeline,
             "world": self._ranks.world,
+            "run": self._run_facts,
         }
 
     def _write_shards(self, saving: Saving, aside: Path, group: dist.ProcessGroup, moved: Mapping[str, int]) -> Saved:

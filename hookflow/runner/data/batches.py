@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from operator import index as as_int
 from typing import Any, Literal
@@ -194,6 +195,12 @@ def _has_objects(batch: Any) -> bool:
     return _moves_itself(batch) or any(map(_has_objects, _parts(batch)))
 
 
+@cache
+def _stream_for_copies(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which batches are copied: one for all epochs, since each keeps the memory it has used."""
+    return torch.cuda.Stream(device)
+
+
 def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
     """Yield the batches on the device. On CUDA each is copied on a stream of its own, beside the step before.
 
@@ -202,7 +209,7 @@ def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
     if context.device.type != "cuda":
         yield from map(context.to_device, batches)
         return
-    side = torch.cuda.Stream(context.device)
+    side = _stream_for_copies(context.device)
     for batch in batches:
         if _has_objects(batch):
             yield context.to_device(batch)
