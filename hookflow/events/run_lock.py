@@ -7,6 +7,7 @@ on either is refused. A file system that knows no locks grants every one.
 import contextlib
 import fcntl
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def processor_limit() -> str:
+    """Return the limit of processor time at which the system kills this process and its children; empty for none."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if hard == resource.RLIM_INFINITY:
+        return ""
+    return f"its limit of processor time, {hard} s (ulimit -t)"
 
 
 NAME = "lock"

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
 from hookflow.events.reading import LATEST, open_regular, read_object, read_regular
-from hookflow.events.run_lock import NAME, is_locked, signal_name, started_at
+from hookflow.events.run_lock import NAME, is_locked, processor_limit, signal_name, started_at
 
 FACTS: Mapping[str, type] = {
     **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow"), str),
@@ -250,8 +250,15 @@ class RunDir:
         if code >= 0:
             trouble = self.trouble()
             return f"exited with code {code} and no end record" + f": {trouble}" * bool(trouble)
-        oom = "; the kernel's out-of-memory killer does that" * (code == -signal.SIGKILL)
-        return f"killed by {signal_name(-code)}{oom}"
+        killed = f"killed by {signal_name(-code)}"
+        limit = processor_limit()
+        if code == -signal.SIGXCPU:
+            return f"{killed}: {limit or 'its limit of processor time (ulimit -t)'} is used up"
+        if code != -signal.SIGKILL:
+            return killed
+        if limit:
+            return f"{killed}; the kernel's out-of-memory killer does that, and so does {limit}"
+        return f"{killed}; the kernel's out-of-memory killer does that"
 
     def life(self) -> Life:
         """Return whether the process behind the run lives: asked of the system, not guessed from a missing `end`.

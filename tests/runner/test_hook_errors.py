@@ -1,9 +1,11 @@
 """A hook that raises, anywhere, and what `on_error` makes of it; functions, partials and callable objects as hooks."""
 
 import json
+import os
 import re
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -227,3 +229,29 @@ def test_whatever_can_be_called_is_a_hook_and_a_partial_is_described(trained: Tr
 def test_what_is_wrong_is_told_before_anything_runs(new_run: NewRun, text: str, said: str) -> None:
     with pytest.raises(UserError, match=re.escape(said)):
         new_run(f"hooks.mine={text}", *SHORT)
+
+
+class Forks:
+    """Forks the training once, and lets the copy go on; notes how that has ended."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = Path(mark)
+        self.child = 0
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == 2:
+            self.child = os.fork()
+            if self.child == 0:
+                return
+            _, status = os.waitpid(self.child, 0)
+            self.mark.write_text(str(os.waitstatus_to_exitcode(status)))
+
+
+# Python warns of a fork in a process with threads, which is what is tried
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_copy_of_the_training_that_a_hook_forks_does_not_train_on(trained: Trained, tmp_path: Path) -> None:
+    mark = tmp_path / "ended"
+    run_dir = trained(f'hooks.forks={{use="{__file__}:Forks", args={{mark="{mark}"}}}}')
+    assert mark.read_text() == "1"
+    assert len(records(run_dir, "end")) == 1
+    assert [record["ep"] for record in records(run_dir, "epoch")] == [1, 2, 3]

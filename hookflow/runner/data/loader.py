@@ -14,7 +14,16 @@ from hookflow.errors import Problem, UserError, first_few
 from hookflow.runner.data.batches import DataContext, OwnStates, Sized, map_parts, prefetch, tensors
 from hookflow.runner.data.loader_parts import BatchSampler, GivenBatches, LoaderParts
 from hookflow.runner.data.own_generators import warn_of_copies
-from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
+from hookflow.runner.data.workers import (
+    REMEDIES,
+    SharedMemoryError,
+    Shipped,
+    end_workers,
+    is_out_of_shared_memory,
+    let_be_killed,
+    loader_options,
+    no_loader_warnings,
+)
 from hookflow.runner.random_state import ForkedGenerators, RNGStream, batch_seeds, derive_seed, seed_generators, seeded
 
 Key = tuple[Sequence[int], list[int]]
@@ -156,10 +165,15 @@ class CollateError(ValueError):
 
 
 def collated(examples: list[Any], indices: Sequence[int], collate: Callable[[list[Any]], Any], split: str) -> Any:
-    """Return a batch of these examples. Raises CollateError where they are at fault, and not a function of the user."""
+    """Return a batch of these examples.
+
+    Raises CollateError where they are at fault, and not a function of the user; SharedMemoryError where that is full.
+    """
     try:
         return collate(examples)
     except Exception as error:
+        if is_out_of_shared_memory(error):
+            raise SharedMemoryError(f"no room for a batch of [data.{split}]: {error}; {REMEDIES['SIGBUS']}") from error
         own, kinds = collate is not default_collate, [*map(_shapes, examples)]
         if len({*kinds}) == 1 and not own:
             kinds = [*map(_types, examples)]

@@ -28,6 +28,7 @@ from hookflow.runner.data.loader import Loader, OnDevice
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.own_generators import warn_of_copies
 from hookflow.runner.data.stream import Stateful, stream_source
+from hookflow.runner.data.workers import answer_for_unsent_batches
 from hookflow.runner.random_state import random_state, seeded, set_random_state
 
 EXPECTED = (
@@ -225,6 +226,7 @@ class Batches(OverLoader):
             set_epoch = getattr(getattr(self.loader, name, None), "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
+        answer_for_unsent_batches()  # workers are forked off this process
         given = start
         for batch in self._from(start):
             if given < self._streams:

@@ -22,7 +22,14 @@ from hookflow.runner.data.worker_share import (
     save_generators,
     this_worker,
 )
-from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
+from hookflow.runner.data.workers import (
+    Shipped,
+    answer_for_unsent_batches,
+    end_workers,
+    let_be_killed,
+    loader_options,
+    no_loader_warnings,
+)
 from hookflow.runner.random_state import (
     ForkedGenerators,
     RNGStream,
@@ -358,6 +365,7 @@ class Stateful(OverLoader):
 
     def _started(self, state: Any = None) -> Iterator[Any]:
         """Begin a new pass, or go on with one in the state of the loader."""
+        answer_for_unsent_batches()  # workers of a loader of the user's are forked off this process
         self._passes += state is None
         if set_epoch := getattr(self.loader.dataset, "set_epoch", None):
             set_epoch(self._passes - 1)

@@ -11,10 +11,11 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache, partial
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, queues, resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from threading import Timer
@@ -24,13 +25,16 @@ import psutil
 import torch
 import torch.multiprocessing as mp
 from torch import Tensor
+from torch._utils import ExceptionWrapper
+from torch.utils.data import get_worker_info
 from torch.utils.data._utils.signal_handling import _remove_worker_pids  # type: ignore[attr-defined]
 
 from hookflow.errors import Problem, UserError
+from hookflow.events.run_lock import processor_limit
 from hookflow.numbers import size
 from hookflow.pipeline.use import import_file, imported_files
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.worker_share import watch_worker_info
+from hookflow.runner.data.worker_share import this_worker, watch_worker_info
 from hookflow.runner.process.launch import cores
 from hookflow.runner.process.signals import SIGNALS, signals_blocked
 from hookflow.user_code import FRAME
@@ -42,7 +46,7 @@ Result = TypeVar("Result")
 CAUGHT = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal ")
 KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)")
 LEFT = re.compile(r"DataLoader worker \(pid (\d+)\) exited unexpectedly with exit code (\d+)")
-GONE = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
+GONE = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]+)\) exited unexpectedly")
 PINNING = "in pin memory thread"
 
 PATIENCE = 10.0
@@ -52,6 +56,7 @@ CRASHED = "a library crashed in it; with workers = 0 the training itself crashes
 REMEDIES = {
     "SIGKILL": "probably this machine was out of memory: use fewer workers, or smaller batches",
     "SIGBUS": "probably shared memory ran out: enlarge /dev/shm (docker run --shm-size=8g), or use fewer workers",
+    "SIGXCPU": "its limit of processor time (ulimit -t) is used up",
     **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"), CRASHED),
 }
 """Advice, by the signal that killed a worker."""
@@ -86,10 +91,12 @@ def _explained(error: Exception) -> WorkerError | None:
         return _in_the_place_of(error, _died(*killed.groups()))
     if left := LEFT.search(f"{text}\n{error.__cause__}"):
         return _in_the_place_of(error, _left(*left.groups()))
-    if GONE.match(text) or _is_cut_off(error):
-        owners = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
-        fetching = (getattr(owner, "_workers", None) for owner in owners)
-        return _in_the_place_of(error, _end_of_one(next(filter(None, fetching), ())))
+    gone = GONE.match(text)
+    if gone or _is_cut_off(error):
+        pids = {int(pid) for pid in gone[1].split(",")} if gone else set[int]()
+        owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        fetching = next((owner for owner in owners if getattr(owner, "_workers", None)), None)
+        return _in_the_place_of(error, _end_of_one(fetching, pids))
     if caught := CAUGHT.match(text):
         behind = FRAME.split(text.rstrip())[-1].splitlines()[1:]  # the code of the last frame, what it raised, notes
         message = next((line for line in behind if not line.startswith(" ")), behind[-1] if behind else "")
@@ -104,15 +111,24 @@ def _in_the_place_of(error: Exception, text: str, *notes: str) -> WorkerError:
     return short.with_traceback(error.__traceback__)
 
 
-def _end_of_one(workers: Sequence[Any]) -> str:
-    """Wait until a worker has an exit code other than 0, and say which: PyTorch's exception may have got lost."""
+def _end_of_one(fetching: Any, gone: Collection[int]) -> str:
+    """Wait until a worker of a loader's iterator has an exit code, and say which: PyTorch's exception may be lost.
+
+    A worker that has given everything ends with 0, too; but none of those that PyTorch has found `gone`, or that it
+    still waits for.
+    """
+    workers = getattr(fetching, "_workers", ())
+    waits_for = getattr(fetching, "_workers_status", ())
+    unfinished = {worker.pid for worker, waits in zip(workers, waits_for, strict=False) if waits}.union(gone)
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         for worker in workers:
-            if (code := worker.exitcode or 0) < 0:
+            code = worker.exitcode
+            if code is None or (code == 0 and worker.pid not in unfinished):
+                continue
+            if code < 0:
                 return _died(worker.pid, signal.strsignal(-code) or str(-code))
-            if code:
-                return _left(worker.pid, code)
+            return _left(worker.pid, code)
         time.sleep(PATIENCE / 50)
     return f"a DataLoader worker died without an exception: {REMEDIES['SIGKILL']}"
 
@@ -126,7 +142,8 @@ def _is_cut_off(error: Exception) -> bool:
 
 
 def _left(pid: object, code: object) -> str:
-    return f"a DataLoader worker (pid {pid}) ended with exit code {code}"
+    text = f"a DataLoader worker (pid {pid}) ended with exit code {code}"
+    return text if int(str(code)) else f"{text}: the dataset, or what it calls, has ended its process"
 
 
 def _died(pid: object, described: str) -> str:
@@ -135,6 +152,8 @@ def _died(pid: object, described: str) -> str:
     if of is None:
         return f"a DataLoader worker (pid {pid}) died of a signal: {described.strip()}"
     remedy = f": {REMEDIES[of.name]}" if of.name in REMEDIES else ""
+    if of == signal.SIGKILL and (limit := processor_limit()):
+        remedy += f"; or {limit} is used up"
     return f"a DataLoader worker (pid {pid}) was killed by {of.name} (signal {of.value}){remedy}"
 
 
@@ -298,6 +317,60 @@ class _Nowhere(io.RawIOBase):
         return len(provided)
 
 
+SHARED_MEMORY = re.compile(r"shared memory|file </torch_|No space left on device")
+"""What PyTorch says where it cannot put a tensor into shared memory."""
+
+
+def is_out_of_shared_memory(error: BaseException) -> bool:
+    """Say whether a worker had no room for a batch in the memory that it shares with the training."""
+    return isinstance(error, OSError | RuntimeError) and SHARED_MEMORY.search(str(error)) is not None
+
+
+class SharedMemoryError(RuntimeError):
+    """There is no room for a batch in the memory that a worker shares with the training."""
+
+
+class UnsentBatchError(Exception):
+    """A worker cannot send what it has made: a batch, or an exception."""
+
+
+def answer_for_unsent_batches() -> None:
+    """Have the workers of loaders answer with an error where what they have made cannot be pickled.
+
+    Python prints a traceback in the worker and drops it, and the training would wait for it for ever.
+    """
+    queues.Queue._on_queue_feeder_error = _answer_by_an_error  # type: ignore[attr-defined]
+
+
+def _answer_by_an_error(queue: Any, error: Exception, item: Any) -> None:
+    """Put an error in the place of an item that a queue of a worker cannot send; elsewhere print the traceback."""
+    worker, _ = this_worker()
+    is_of_a_loader = get_worker_info() is not None and isinstance(item, tuple) and len(item) == 2
+    if not is_of_a_loader:
+        traceback.print_exception(error)
+        return
+    index, data = item
+    target = getattr(mp.current_process(), "_target", None)
+    with_state = getattr(target, "__module__", "").startswith("torchdata")
+    if hasattr(data, "initial_state"):  # torchdata's, as a worker begins
+        queue.put((index, replace(data, initial_state=_unsent(error, worker, "the state of the dataset"))))
+        return
+    batch = data[0] if with_state else data
+    answer = _unsent(error, worker, "a batch")
+    if isinstance(batch, ExceptionWrapper):
+        answer.exc_msg = batch.exc_msg  # the exception cannot be pickled, its traceback can
+    queue.put((index, (answer, worker, None) if with_state else answer))
+
+
+def _unsent(error: Exception, worker: int, what: str) -> ExceptionWrapper:
+    """Return an error as PyTorch's workers send it: `what` could not be sent."""
+    text = f"{what} cannot be sent to the training: {type(error).__name__}: {error}"
+    unsent: Exception = UnsentBatchError(text)
+    if is_out_of_shared_memory(error):
+        unsent = SharedMemoryError(f"{text}; {REMEDIES['SIGBUS']}")
+    return ExceptionWrapper((type(unsent), unsent, None), f"in DataLoader worker process {worker}")
+
+
 class Begin(Shipped):
     """Begins a worker, and calls the user's function with its number, if there is one.
 
@@ -318,6 +391,7 @@ class Begin(Shipped):
             os.close(pipe)
             server._forkserver_alive_fd = None
         mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
+        answer_for_unsent_batches()
         watch_worker_info(is_read=self._then is not None)
         if self._then:
             self._then(worker)

@@ -19,6 +19,7 @@ from hookflow.runner.loop.evaluation import Evaluation, ValSchedule
 from hookflow.runner.loop.iteration import Iterate, too_few
 from hookflow.runner.loop.sanity import sanity_check
 from hookflow.runner.loop.update import Update
+from hookflow.runner.process.forks import end_if_forked, watch_for_forks
 from hookflow.runner.process.signals import Signals, Stop, WorkerHangs
 
 GRAVITY = ("finished", "stopped", "interrupted", "failed")
@@ -44,6 +45,7 @@ class SafePoint:
         self.state = self.context.state
         self.requests = self.context.requests
         self.consensus = self.context.consensus
+        self.pid = watch_for_forks(self.state)
 
     def synchronize(self) -> None:
         """Let all ranks agree at the next safe point: a hook that may make a request fires on all of them."""
@@ -54,6 +56,7 @@ class SafePoint:
 
         `wait` is for several ranks: it says that they wait for one another here anyway.
         """
+        end_if_forked(self.pid)
         state, requests = self.state, self.requests
         state.attention = False  # before looking: what comes from here on sets it again
         if self.context.engine.beside:
