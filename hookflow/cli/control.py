@@ -198,8 +198,8 @@ def _print_end(run: RunDir) -> None:
 
     seen = read_overview(run, time.time())
     echo(f"{seen.health.glyph} {seen.health.condition} at iteration {seen.state.it:,}")
-    if seen.state.checkpoints and seen.health.condition != "finished":
-        at = seen.state.checkpoints[-1]["it"]
+    at = run.resumes_at()
+    if at is not None and seen.health.condition != "finished":
         echo(f"resume from iteration {at:,}: hookflow run --resume {run_argument(run)}")
 
 

@@ -221,9 +221,9 @@ def _nothing_left(run_dir: RunDir, checkpoint: Path | None, then: Target, now: T
         return ""
     reaches_iters = section.max_iters is not None and end["ep"] < (section.max_epochs or math.inf)
     key, unit = ("max_iters", "iterations") if reaches_iters else ("max_epochs", "epochs")
-    length, counter = getattr(section, key), "it" if reaches_iters else "ep"
+    length = getattr(section, key)
     done = end["it"] if reaches_iters else end["ep"]
-    saved = done if checkpoint is None else read_manifest(checkpoint)[counter]
+    saved = done if checkpoint is None else read_manifest(checkpoint)["it" if reaches_iters else "ep"]
     train_on = f"hookflow run --resume {run_argument(run_dir)}"
     if min(done, saved) >= length:
         where = now.loaded.places.of(f"run.{key}")

@@ -89,6 +89,10 @@ class Entry:
         return run.path / self._name
 
 
+CHECKPOINT = re.compile(r"it(\d+)(?:\.\d+)?")
+"""The name of a checkpoint's directory from which a run is resumed, with its iteration."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunDir:
     """The directory of one run, `runs/<name>/<id>/`.
@@ -128,6 +132,15 @@ class RunDir:
     @property
     def id(self) -> str:
         return self.path.name
+
+    def resumes_at(self) -> int | None:
+        """Return the iteration of the newest checkpoint on the disk, None without one.
+
+        The log may lack it: a process can be killed after the write and before the record.
+        """
+        names = [path.parent.name for path in self.checkpoints.glob("it*/manifest.json")]
+        numbers = [int(match[1]) for name in names if (match := CHECKPOINT.fullmatch(name))]
+        return max(numbers, default=None)
 
     def plan_of(self, attempt: int) -> Path:
         """Return the plan of an attempt, counted from 1: an earlier one may have had other hooks."""

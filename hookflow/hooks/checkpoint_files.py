@@ -36,8 +36,20 @@ def read_tensors(path: Path, *, file: IO[bytes] | None = None, mmap: bool = Fals
     """
     import torch
 
-    try:
+    def load() -> Any:
         return torch.load(file or path, map_location="cpu", weights_only=True, mmap=mmap)
+
+    try:
+        try:
+            return load()
+        except pickle.UnpicklingError as error:
+            if "nested jagged tensors" not in str(error):
+                raise
+            import torch._dynamo  # allows jagged tensors, which few checkpoints have: it takes a second
+
+            if file is not None:
+                file.seek(0)
+            return load()
     except pickle.UnpicklingError as error:
         message = str(error).partition("WeightsUnpickler error: ")[2].partition("\n")[0] or "it cannot be unpickled"
         hint = "only tensors, numbers, strings, lists and dicts are read; it may be an attack, and is left alone"

@@ -30,6 +30,21 @@ def is_sharded(tensor: Any) -> bool:
     return hasattr(tensor, "full_tensor")  # a DTensor, whose import takes long
 
 
+def give_buffers_own_memory(model: nn.Module) -> None:
+    """Give each buffer that `expand()` has made memory for all its elements.
+
+    Several elements are one place there, so PyTorch refuses to copy anything into it: no checkpoint could be loaded,
+    and no average swapped in.
+    """
+    import torch
+
+    for buffer in model.buffers():
+        if buffer.layout != torch.strided or buffer.is_nested:
+            continue  # it has no strides
+        if any(size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True)):
+            buffer.data = buffer.detach().clone(memory_format=torch.contiguous_format)
+
+
 def is_oom(error: BaseException) -> bool:
     """Say whether an exception means that there was no memory left: the device's, or this machine's."""
     import torch

@@ -181,8 +181,9 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(f"  {counted(state.unreadable, 'line')} of its logs {passed_over}")
     if run.path.exists():
         known = run_argument(run)
-        if state.checkpoints and health.condition in ("interrupted", "stopped", "failed", "lost"):
-            lines.append(f"  resume from iteration {state.checkpoints[-1]['it']}: hookflow run --resume {known}")
+        resumes_at = run.resumes_at()
+        if resumes_at is not None and health.condition in ("interrupted", "stopped", "failed", "lost"):
+            lines.append(f"  resume from iteration {resumes_at}: hookflow run --resume {known}")
         lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
     return [printable(line) for line in lines]
 

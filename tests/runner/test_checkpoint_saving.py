@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -47,6 +49,7 @@ from tests.limits import LIMIT
 from tests.runner.same import assert_same, assert_same_end, final_state
 from tests.runner.test_checkpoint import save
 from tests.runner.test_resume import EVERY_3, strikes
+from tests.toy import Net
 
 
 def at_manifest(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) -> None:
@@ -152,6 +155,95 @@ def test_what_stands_after_an_error_is_saved_apart(new_run: NewRun, train_here: 
         assert "model" in read(apart)
         assert any(apart.name in text for text in messages(run_dir))
     assert any("resumed from it00000006" in text for text in messages(run_dir))
+
+
+class CountsInPlace:
+    """Counts validation batches in a tensor that is its state, and never copies it."""
+
+    def __init__(self) -> None:
+        self.batches = torch.zeros(1, dtype=torch.int64)
+
+    def after_val_iter(self) -> None:
+        self.batches += 1
+
+    def after_val(self, run: Any) -> None:
+        run.log("val_batches", float(self.batches))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.batches = state["batches"]
+
+
+def test_what_a_validation_that_is_cut_short_has_changed_in_place_is_not_saved(resumes_alike: NewRun) -> None:
+    resumes_alike(f'hooks.counts={{use="{__file__}:CountsInPlace"}}', point="after_val_iter", at=10)
+
+
+class RaisesAtTheEnd:
+    """Raises at the end of the second epoch, once it has written to a weight or not."""
+
+    def __init__(self, writes: bool) -> None:
+        self.writes_first = writes
+
+    def after_train_epoch(self, run: Any) -> None:
+        if run.epoch == 2:
+            if self.writes_first:
+                with torch.no_grad():
+                    run.model.head.weight.zero_()
+            raise RuntimeError("as told")
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_the_state_before_an_error_is_claimed_whole_only_where_no_weight_was_written_to(
+    trained: Trained, writes: bool
+) -> None:
+    raises = f'hooks.raises={{use="{__file__}:RaisesAtTheEnd", args={{writes={str(writes).lower()}}}}}'
+    run_dir = trained(raises, code=1)
+    (apart,) = list_checkpoints(run_dir.checkpoints, EXCEPTION)
+    assert read(apart)["position"]["batch_idx"] == 5, "before the end of the epoch"
+    (text,) = [text for text in messages(run_dir) if apart.name in text]
+    assert ("model.head.weight" in text) == writes
+
+
+class Expanded(Net):
+    """Has a buffer whose elements are one place in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.full((1,), 0.5).expand(3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs) * self.scale
+
+
+def test_a_buffer_made_by_expand_is_trained_saved_and_resumed(resumes_alike: NewRun) -> None:
+    resumes_alike(f'model.use="{__file__}:Expanded"', point="after_backward", at=7)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_jagged_tensor_is_read_by_a_process_that_has_made_none(tmp_path: Path) -> None:
+    made = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    path = CheckpointStore(tmp_path).save({"model": {}, "hooks": {"x": made}}, ["last"], {"it": 1, "ep": 0}).path
+    reads = "import sys; from pathlib import Path; from hookflow.runner.checkpoint.store import read; "
+    reads += "print([row.tolist() for row in read(Path(sys.argv[1]))['hooks']['x'].unbind()])"
+    done = subprocess.run([sys.executable, "-c", reads, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "[[1.0, 1.0], [1.0, 1.0, 1.0]]"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_without_one_shape_is_copied() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    copied = HostCopy(reuse=True).of({"x": nested})["x"]
+    assert [row.tolist() for row in copied.unbind()] == [[1.0, 1.0], [1.0, 1.0, 1.0]]
+
+
+def test_the_newest_checkpoint_on_the_disk_counts_though_the_log_lacks_it(trained: Trained) -> None:
+    run_dir = trained("run.max_epochs=1")
+    assert run_dir.resumes_at() == 5
+    shutil.copytree(run_dir.checkpoints / "it00000005", run_dir.checkpoints / "it00000020")
+    (run_dir.checkpoints / "it00000030").mkdir()  # without its manifest it is none
+    assert run_dir.resumes_at() == 20
 
 
 def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(trained: Trained) -> None:

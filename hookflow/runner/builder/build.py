@@ -19,6 +19,7 @@ from hookflow.hooks.arguments import OFFERED_TO_DATA, as_annotated, cannot_take,
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.checkpoint_files import state_key
 from hookflow.hooks.registry import BUILT_IN, find_hook
+from hookflow.hooks.tensors import give_buffers_own_memory
 from hookflow.pipeline.components import SPLITS
 from hookflow.pipeline.load import Loaded, key_of, share_parameters, trained_by
 from hookflow.pipeline.schema import DistributedSection
@@ -199,6 +200,7 @@ class _Builder:
         dtype = WHOLE.get(self.pipeline.run.precision)
         where = None if sharded else device  # which has no room for the whole model
         model: nn.Module = made.to(device=where, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
+        give_buffers_own_memory(model)
         return model
 
     def _load_weights(self, name: str, model: nn.Module) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from hookflow.graph.plan import Plan
 from hookflow.hooks.checkpoint_files import state_key
-from hookflow.runner.checkpoint.shards import mapped
+from hookflow.runner.checkpoint.shards import cloned, mapped
 from hookflow.runner.checkpoint.snapshot import Snapshot
 from hookflow.runner.data.source import Source
 from hookflow.runner.random_state import pack_random_state, raw_random_state
@@ -64,7 +63,7 @@ class IterationStart:
             "triggers": self._snapshot.trigger_states(),
             "data": self._train_data_state(),
         }
-        self._recorded = mapped(recorded, _copied)
+        self._recorded = mapped(recorded, cloned)
         self._buffers = {
             state_key("model", name): {key: buffer.detach().clone() for key, buffer in model.named_buffers()}
             for name, model in parts.models.items()
@@ -109,7 +108,3 @@ def _hooks_before_the_step(plan: Plan) -> frozenset[str]:
     names = [point.name for point in plan.points]
     before_the_step = names[names.index("before_fetch") : names.index("before_optimizer_step")]
     return frozenset(binding.hook for name in (*before_the_step, "on_log") for binding in plan.at(name))
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)

@@ -6,7 +6,7 @@ import copy
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, first_few
 from hookflow.events.records import shortened
 from hookflow.events.rundir import RunDir, short, sync_run
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.checkpoint_files import state_key
 from hookflow.hooks.tensors import is_sharded, local
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
-from hookflow.runner.checkpoint.shards import Shards, mapped, naming_unreadable, sharded_as
+from hookflow.runner.checkpoint.shards import Shards, cloned, leaves, mapped, naming_unreadable, sharded_as
 from hookflow.runner.checkpoint.snapshot import Frozen, Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
 from hookflow.runner.cuda import device_thread
@@ -137,7 +137,7 @@ class HostCopy:
         """Take memory for the first copy of these tensors, page by page; it may be made in another thread meanwhile."""
         spare = self._spare
         for tensor in tensors:
-            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and not tensor.is_nested:
                 own = local(tensor.detach())
                 memory = host_memory(own)
                 torch.empty(0, dtype=torch.uint8).set_(memory.untyped_storage())[::PAGESIZE].zero_()
@@ -153,7 +153,7 @@ class HostCopy:
                 return copy.deepcopy(value)
             if is_sharded(value):
                 return sharded_as(value, copied(local(value)), self._mesh)
-            if value.layout != torch.strided:
+            if value.layout != torch.strided or value.is_nested:
                 return value.detach().to("cpu", copy=True)
             kind = _kind(value)
             key = (value.device, value.untyped_storage().data_ptr(), value.storage_offset(), *kind)
@@ -185,8 +185,11 @@ class CheckpointManager:
         self.to_repeat: Mapping[str, Any] | None = None
         """The state to save instead of the present one, from before a validation or the hooks at the end of an epoch.
 
-        They are under way, or were cut short, and a run that goes on from it does them again.
+        They are under way, or were cut short, and a run that goes on from it does them again. Its weights and the state
+        of its optimizers are the run's own tensors; all else is copied.
         """
+        self._kept_versions: list[tuple[str, torch.Tensor, int]] = []
+        """The tensors of `to_repeat` that are the run's own, each with its name and its version at that moment."""
         self.saved_at: int | None = None
         """The iteration of the newest checkpoint."""
         self.restored = ""
@@ -220,6 +223,29 @@ class CheckpointManager:
         self._copy = HostCopy(self._mesh, reuse=not given_away)
         writes = self._ranks.first or self._mesh is not None
         self._prepares = self._state.attention = writes and self._copy.reuse and self._keep is not None
+
+    def keep_state(self, state: dict[str, Any] | None = None, *, validation_due: Sequence[str] = ()) -> None:
+        """Keep the present state, or this one, as the one `to_repeat`."""
+        if state is None:
+            state = self.snapshot.capture(validation_due=validation_due)
+        is_own = {key: key == "gradients" or key.startswith(("model", "optimizer")) for key in state}
+        own = {key: value for key, value in state.items() if is_own[key]}
+        others = {key: value for key, value in state.items() if not is_own[key]}
+        self.to_repeat = own | mapped(others, cloned)
+        self._kept_versions = [
+            (".".join(map(str, place)), tensor, tensor._version)
+            for place, tensor in leaves(own)
+            if isinstance(tensor, torch.Tensor) and not tensor.is_inference()
+        ]
+
+    def forget_kept_state(self) -> None:
+        """Forget what `keep_state` has kept: there is nothing to repeat."""
+        self.to_repeat = None
+        self._kept_versions = []
+
+    def _written_since_kept(self) -> list[str]:
+        """Return the names of the weights and optimizer tensors that were written to since `keep_state`."""
+        return [name for name, tensor, version in self._kept_versions if tensor._version != version]
 
     def look(self) -> None:
         """Look at what no checkpoint holds. Raises UserError for a state that none can hold."""
@@ -336,6 +362,9 @@ class CheckpointManager:
             text = f"the state after {type(error).__name__} was raised is in {path.relative_to(self._context.folder)}"
             if self.to_repeat is not None:
                 text = f"the state before that error is saved: hookflow fork {short(path)} trains on from it"
+                if written := self._written_since_kept():
+                    since = f"but {len(written)} of its tensors were written to since then ({first_few(written)})"
+                    text = f"{text}, {since}: hooks may have left other weights there"
             self._log.say(text, "warn")
 
     @contextmanager

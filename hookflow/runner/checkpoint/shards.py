@@ -45,6 +45,11 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
+def cloned(value: Any) -> Any:
+    """Return a copy of a leaf; that of a tensor is on its device."""
+    return value.detach().clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
+
+
 def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield every value in a state that is no dict, list or tuple, with its place; dict keys are values, too."""
     if type(value) in (dict, OrderedDict):

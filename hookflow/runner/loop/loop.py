@@ -301,13 +301,13 @@ class Loop:
             engine.cut(entered)
             return
         if self.hooks_may_raise:
-            self.checkpoints.to_repeat = self.checkpoints.snapshot.capture()
+            self.checkpoints.keep_state()
         state.epoch += 1
         state.batch_idx = 0
         state.epoch_ends = False
         self.context.log.put("epoch", seconds=time.perf_counter() - self.timeline.excluded_s - began)
         engine.fire("after_train_epoch")
-        self.checkpoints.to_repeat = None
+        self.checkpoints.forget_kept_state()
         if due := self._due(epoch_done=True):
             self._validate(due)
         self._safe_point(wait=True)
@@ -359,7 +359,7 @@ class Loop:
             except WorkerHangs:
                 self.engine.leave(entered)
                 if self.iteration_start is not None:
-                    self.checkpoints.to_repeat = self.iteration_start.state()
+                    self.checkpoints.keep_state(self.iteration_start.state())
             state.iterating = False
             if state.iter < state.next_stop and not state.attention:
                 raise too_few(state)
@@ -390,13 +390,13 @@ class Loop:
     def _validate(self, sets: Sequence[str]) -> None:
         """Validate. When a signal or an error cuts that short, the state from before is saved, with the validation due.
 
-        To keep that state costs nothing: its tensors are the run's own, and a validation leaves them as they were.
+        To keep it costs little: weights and optimizers are not copied, since a validation leaves them as they were.
         """
         state = self.state
         state.validation_due = ()
-        self.checkpoints.to_repeat = self.checkpoints.snapshot.capture(validation_due=sets)
+        self.checkpoints.keep_state(validation_due=sets)
         state.validated |= dict.fromkeys(sets, state.iter)
         if self.evaluate("val", sets):
-            self.checkpoints.to_repeat = None
+            self.checkpoints.forget_kept_state()
         for name in sets:
             self.schedules[name].restart()
