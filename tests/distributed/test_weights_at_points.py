@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from tests.conftest import Train, messages
-from tests.distributed.conftest import NewClouds, assert_alike
+from tests.distributed.conftest import NewClouds, TrainBoth, assert_alike
 from tests.distributed.several import carry_out, messages_of, printed
 from tests.distributed.touching import TOUCHED
-from tests.runner.same import assert_same, final_state
+from tests.runner.same import assert_same, final_state, logged
 
 TEST_SET = 'data.test={use="./clouds.py:Clouds", args={examples=22, seed=8}, loader={batch_size=8}}'
 TOUCHING = [
@@ -62,3 +62,27 @@ def test_weights_swapped_around_a_pass_are_put_back(
     assert carry_out(together, 2) == [0, 0], printed(together, 0)
     assert_same(final_state(alone)["model"], final_state(plain)["model"])
     assert_alike(alone, together, "model", "model_ema", "model_swa")
+
+
+def test_a_number_of_sharded_tensors_is_logged_as_in_one_process(train_both: TrainBoth) -> None:
+    norms = 'hooks.norms={use="./touching.py:logs_norms", points=["before_optimizer_step"]}'
+    alone, together = train_both(norms, 'distributed.strategy="fsdp"', "run.max_epochs=1")
+    assert_alike(alone, together)
+    for name in ("gradient_norm", "weights_squared"):
+        assert len(logged(together, name)) == 6
+    assert not [text for text in messages(together) if "cannot be read" in text]
+
+
+def test_the_penalty_of_a_task_counts_once_over_uneven_shares(train_both: TrainBoth) -> None:
+    """With DDP; FSDP is refused, since it would not average the gradient."""
+    penalised = ['task.use="./touching.py:penalised"', "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}"]
+    assert_alike(*train_both(*penalised), "model")
+
+
+@pytest.mark.parametrize("distributed", STRATEGIES[:2])
+def test_buffers_that_are_replaced_are_those_of_rank_0(ranks_trained: NewClouds, distributed: list[str]) -> None:
+    tells = 'hooks.tells={use="./touching.py:tells_buffers", points=["after_train_iter"]}'
+    run_dir = ranks_trained('model.use="./touching.py:Counting"', "run.max_epochs=1", tells, *distributed)
+    first, second = (messages_of(run_dir, rank, "buffers") for rank in (0, 1))
+    assert first == second
+    assert [text.split()[1] for text in first] == [f"[{count}.0]" for count in range(1, 7)]
