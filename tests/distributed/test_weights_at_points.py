@@ -16,9 +16,10 @@ TOUCHING = [
     "run.test=true",
     "run.max_epochs=2",
     "hooks.ema.enabled=false",
-    'hooks.fails={use="./touching.py:fails", points=["after_test"], after=["touches"]}',
 ]
-PREDICTING = {"before_predict", "before_predict_iter", "after_predict_iter", "after_predict"}
+FAILS = 'hooks.fails={use="./touching.py:fails", points=["after_test"], after=["touches"]}'
+ELSEWHERE = {"before_predict", "before_predict_iter", "after_predict_iter", "after_predict", "on_exception"}
+"""Points that a training does not come to, and one that ranks come to as each fails for itself."""
 STRATEGIES = [
     pytest.param([], id="ddp"),
     pytest.param(['distributed.strategy="fsdp"'], id="fsdp"),
@@ -33,9 +34,9 @@ def test_a_change_in_place_lasts_at_every_point(
     sharded = str("fsdp" in str(distributed)).lower()
     touches = f'hooks.touches={{use="./touching.py:Touches", args={{sharded={sharded}}}}}'
     alone, together = (new_clouds(*TOUCHING, *distributed, touches) for _ in range(2))
-    assert train_here(alone) == 1
-    assert carry_out(together, 2) == [1, 1], printed(together, 0)
-    expected = f"touched {' '.join(sorted(set(TOUCHED) - PREDICTING))}"
+    assert train_here(alone) == 0
+    assert carry_out(together, 2) == [0, 0], printed(together, 0)
+    expected = f"touched {' '.join(sorted(set(TOUCHED) - ELSEWHERE))}"
     assert [text for text in messages(alone) if text.startswith("touched")] == [expected]
     assert messages_of(together, 0, "touched") == messages_of(together, 1, "touched") == [expected]
     assert "no optimizer trains" not in " ".join(messages_of(together, 0, ""))
@@ -43,6 +44,13 @@ def test_a_change_in_place_lasts_at_every_point(
     by_run = [torch.tensor([float(word) for word in text.split()[1:]]) for text in weights]
     torch.testing.assert_close(by_run[1], by_run[0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(by_run[2], by_run[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_change_in_place_lasts_after_an_exception(new_clouds: NewClouds, train_here: Train) -> None:
+    run_dir = new_clouds(*TOUCHING, FAILS, 'hooks.touches={use="./touching.py:Touches"}')
+    assert train_here(run_dir) == 1
+    (seen,) = messages_of(run_dir, 0, "touched")
+    assert "on_exception" in seen.split()
 
 
 @pytest.mark.parametrize("distributed", STRATEGIES[:2])
