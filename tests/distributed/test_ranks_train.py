@@ -290,6 +290,10 @@ def test_a_task_that_steps_itself_trains_alike(ranks_trained: NewClouds, train_b
             [FSDP, 'hooks.scales={use="./touching.py:Scales", points=["forward_pre"], modules=["head"]}'],
             'hook "scales" writes model at forward_pre: FSDP has gathered the weights there',
         ),
+        (
+            [FSDP, 'task.use="./touching.py:penalised"', "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}"],
+            'the loss is computed from the shards of "head.bias"',
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -136,3 +136,43 @@ def evaluates(run: Any, batch: Any) -> None:
     """Evaluate a training batch, without gradients."""
     with torch.no_grad():
         run.evaluate(batch)
+
+
+def logs_norms(run: Any) -> None:
+    """Log norms that PyTorch computes from the weights and their gradients: with FSDP they are DTensors."""
+    gradients = [parameter.grad for parameter in run.model.parameters() if parameter.grad is not None]
+    run.log("gradient_norm", torch.nn.utils.get_total_norm(gradients))
+    logs_weights(run)
+
+
+def logs_weights(run: Any) -> None:
+    """Log a number that each rank has a part of, which no rank has asked the others for."""
+    run.log("weights_squared", sum(parameter.detach().square().sum() for parameter in run.model.parameters()))
+
+
+def penalised(run: Any, batch: Any) -> dict[str, Any]:
+    """Return a loss with a penalty of the weights that is computed outside the network's forward pass."""
+    inputs, target = batch
+    loss = functional.cross_entropy(run.model(inputs), target)
+    parameters = run.model.parameters()
+    weights = [value.full_tensor() if isinstance(value, DTensor) else value for value in parameters]
+    return {"loss": loss + 0.05 * sum(weight.square().sum() for weight in weights)}
+
+
+class Counting(Stacked):
+    """Puts other tensors in the place of its buffers: a count, and a mean that is each rank's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.count = self.count + 1
+            self.mean = 0.9 * self.mean + 0.1 * inputs.detach().mean(0)
+        return super().forward(inputs) + 0.01 * self.count  # type: ignore[no-any-return]
+
+
+def tells_buffers(run: Any) -> None:
+    run.say(f"buffers {run.model.count.tolist()} {run.model.mean.tolist()}")

@@ -113,6 +113,9 @@ class FSDP(Parallel):
                 values = whole.pop(name).to(device) if first else empty()
                 broadcast([values])
                 local(tensor).copy_(local(shard_like(values, tensor)))
+        for name, parameter in network.named_parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(partial(_refuse_gradient, name))
         states = [random_state(device)]
         dist.broadcast_object_list(states)
         set_random_state(states[0], device)  # what is built after the model draws the same numbers on every rank
@@ -168,6 +171,22 @@ class FSDP(Parallel):
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
         message = "FSDP takes no parameters after the start: it has sharded the model"
         raise UserError(Problem(message, hint='build them in the model, or use strategy = "ddp"'))
+
+
+def _refuse_gradient(name: str, gradient: Tensor) -> None:
+    """Raise UserError: a loss is computed from the shards of a parameter, whose gradient FSDP does not average.
+
+    PyTorch calls this for such a gradient alone. That of the gathered weights is put into the shards without a call.
+    """
+    message = (
+        f'the loss is computed from the shards of "{name}", outside the forward pass of the module that has it: '
+        "FSDP averages no such gradient over the ranks"
+    )
+    hint = (
+        "compute it within that forward pass, use the optimizer's weight_decay, let a hook at after_backward add the "
+        'gradient of a penalty, or use strategy = "ddp"'
+    )
+    raise UserError(Problem(message, hint=hint))
 
 
 def split_layers(network: nn.Module, split: Callable[[], Any], where: Where) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import HOOKFLOW, Level
 from hookflow.hooks.run import Run as Promised
-from hookflow.hooks.tensors import Weight, is_one
+from hookflow.hooks.tensors import Weight, full, is_one, is_sharded
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
 from hookflow.runner.cuda import event_of_stream
 from hookflow.runner.logging.media import Media, Place, copied, drawn
@@ -152,6 +152,9 @@ class Run(_Reports):
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
         number = scalar(value, f'run.log("{name}", …)')
+        if self._strategy.several and is_sharded(number):
+            self._check_on_all_ranks("log of a sharded number")
+            number = full(number)  # type: ignore[arg-type]
         place = self._origin()[1]
         self._log.scalar(name, number, event_of_stream(number), place)
         self._scalars.log(name, number)
@@ -187,11 +190,15 @@ class Run(_Reports):
         return self._reduced(value, "mean") / self._shares
 
     def _reduced(self, value: float | torch.Tensor, call: str) -> torch.Tensor:
+        self._check_on_all_ranks(call)
+        return self._strategy.all_reduce(value, self.device)  # type: ignore[no-any-return]
+
+    def _check_on_all_ranks(self, call: str) -> None:
+        """Raise UserError where the hook that makes a call fires on rank 0 alone: it would wait for the others."""
         here = self._engine.current
         if self._strategy.several and here is not None and here.hook in self._on_zero:
             message = f'the hook "{here.hook}" fires on rank 0 alone, and run.{call} needs all ranks'
             raise UserError(Problem(message, hint='let it fire on all: ranks = "all"'))
-        return self._strategy.all_reduce(value, self.device)  # type: ignore[no-any-return]
 
     fire = _of("_engine.fire_own")
 
