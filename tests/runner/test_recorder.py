@@ -17,12 +17,13 @@ from hookflow.events.log import Tail, event_log
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.png import encode_png
+from hookflow.runner.cuda import event_of_stream
 from hookflow.runner.logging import media
 from hookflow.runner.logging import recorder as module
 from hookflow.runner.logging.media import copied, drawn, pixels
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import Books, Timeline
-from hookflow.runner.loop.task import event_of_stream, scalar
+from hookflow.runner.loop.task import scalar
 from tests.conftest import TESTS, NewRun, Trained, messages, reason, records
 from tests.distributed.several import carry_out
 from tests.hooks.stand_ins import OnCuda

@@ -199,8 +199,6 @@ class CheckpointManager:
         self._state, self._engine, self._requests = context.state, context.engine, context.requests
         self._consensus, self._ranks, self._log = context.consensus, context.consensus.ranks, context.log
         self._unsaved = unsaved
-        described = RunDir(context.folder).describe()
-        self._run_facts = {fact: described[fact] for fact in OF_RUN if fact in described}
         saving = [hook for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint)]
         self._keep = max((hook.newest for hook in saving), default=None)
         """How many of the newest checkpoints stay, beside those with a name; None keeps all."""
@@ -425,6 +423,7 @@ class CheckpointManager:
 
     def _facts(self, state: Mapping[str, Any]) -> dict[str, Any]:
         position = state["position"]
+        described = RunDir(self._context.folder).describe()
         return {
             "it": position["iter"],
             "ep": position["epoch"],
@@ -432,7 +431,7 @@ class CheckpointManager:
             "metrics_it": position["metrics_at"],
             "pipeline": self._context.plan.pipeline,
             "world": self._ranks.world,
-            "run": self._run_facts,
+            "run": {fact: described[fact] for fact in OF_RUN if fact in described},
         }
 
     def _write_shards(self, saving: Saving, aside: Path, group: dist.ProcessGroup, moved: Mapping[str, int]) -> Saved:
