@@ -12,7 +12,7 @@ from hookflow.errors import UserError
 from hookflow.zoo.cifar10 import AirNet
 from hookflow.zoo.circle import RADIUS, SPLITS, Circle
 from hookflow.zoo.hooks import Whiten
-from hookflow.zoo.tasks import Classification, LanguageModelling, Regression
+from hookflow.zoo.tasks import Classification, LanguageModelling, OwnLoss, Regression
 from tests.runner.same import assert_same
 from tests.zoo.test_cifar10 import make as images_of
 from tests.zoo.test_pictures_and_text import picture, text
@@ -229,3 +229,20 @@ def test_an_epoch_is_a_function_of_the_seed_and_its_number_and_can_be_entered_an
     for other in (make(1, tmp_path).epoch(2), make(0, tmp_path).epoch(3)):
         with pytest.raises(AssertionError):
             assert_same(list(other), whole)
+
+
+@pytest.mark.parametrize(("weigh_by", "count"), [("labels", 4), ("next_labels", 3)])
+def test_a_loss_of_the_models_own_weighs_the_labels_that_count(weigh_by, count) -> None:
+    labels = torch.tensor([[1, 2, -100], [-100, 3, 4]])
+    task = OwnLoss(weigh_by=weigh_by)
+    assert task.batch_weight is not None and task.batch_weight({"labels": labels}) == count
+    assert OwnLoss().batch_weight is None, "examples are what counts without it"
+
+
+def test_a_classification_weighs_the_targets_that_count() -> None:
+    images = torch.zeros(3, 2)
+    task = Classification()
+    assert task.batch_weight((images, torch.tensor([1, -100, 0]))) == 2
+    assert task.batch_weight((images, torch.full((3, 4), 0.25))) == 3, "shares of classes"
+    assert task.batch_weight((images, torch.tensor([[0, -100], [1, 1], [2, -100]]))) == 4, "a class a pixel"
+    assert task.batch_weight({"images": images}) == 3, "of a task that is derived from it"
