@@ -211,6 +211,30 @@ def test_workers_that_begin_with_the_same_batch_are_said_at_once() -> None:
     assert len(said) == 1 and "begins with the same batch" in said[0]
 
 
+class Range(Stream):
+    """A range of numbers, which `split_among_workers` cuts into one for each worker."""
+
+    def __init__(self, examples: int) -> None:
+        super().__init__(examples)
+        self.begin, self.end = 0, examples
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (torch.tensor([float(index)]) for index in range(self.begin, self.end))
+
+
+def split_among_workers(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    data: Any = info.dataset
+    size = -(-data.examples // info.num_workers)
+    data.begin, data.end = worker * size, min(data.examples, (worker + 1) * size)
+
+
+def test_a_function_that_begins_a_worker_gets_the_user_s_own_dataset() -> None:
+    begins = "./runner/test_each_example_once.py:split_among_workers"
+    assert_each_once([batches_of(made(Range(23), "val", workers=2, worker_init_fn=begins))], 23)
+
+
 class SameStart(Stream):
     """Asks for its worker in vain."""
 

@@ -258,6 +258,8 @@ class Batches(OverLoader):
 
     def _start_workers(self) -> None:
         """Start persistent workers, and leave the generators and what the user has made as they are."""
+        text = f"{self.info['name']}: its persistent workers begin anew, so random numbers that they draw are others"
+        self._context.say(text, "warn")
         now, own = self._random(), self.own_states.state_dict()
         iter(self.loader)
         self._set_random(now)
