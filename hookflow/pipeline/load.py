@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -347,7 +346,6 @@ def _missing_object(use: str, where: Where | None) -> Problem | None:
     return None
 
 
-@cache
 def _names(file: Path) -> set[str] | None:
     """Return what a module defines at its top level; None where only running it would tell."""
     try:

