@@ -110,7 +110,8 @@ def test_ranks_that_wait_for_a_slow_worker_after_a_signal_finish_the_iteration_a
         assert ranks.wait() == [143, 143]
     at, status = ended(broken)
     assert status == "interrupted" and at >= 3, "the third batch of rank 1 was the slow one"
-    assert CheckpointStore(broken.checkpoints).names()["last"].name == f"it{at:08d}"
+    saved = CheckpointStore(broken.checkpoints).names()["last"].name
+    assert saved.partition(".")[0] == f"it{at:08d}", "the epoch may have been saved in the same iteration"
     assert carry_out(broken, 2, resume=True) == [0, 0], printed(broken, 0)
     assert_same_end(ranks_trained(data, hasty, marks, no_sanity), broken)
 
