@@ -183,8 +183,17 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         known = run_argument(run)
         if state.checkpoints and health.condition in ("interrupted", "stopped", "failed", "lost"):
             lines.append(f"  resume from iteration {state.checkpoints[-1]['it']}: hookflow run --resume {known}")
-        lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
+        lines.append(f"  {_what_follows(state, health)}: hookflow watch {known}")
     return [printable(line) for line in lines]
+
+
+def _what_follows(state: RunState, health: Health) -> str:
+    """Return in words what comes after the summary, as an invitation to watch it."""
+    if health.over:
+        return "look again"
+    if state.was_asked_to_stop:
+        return "the run was asked to stop, and has not ended yet; watch it"
+    return "the run goes on; watch it"
 
 
 def _costs(state: RunState, plan: Plan) -> str:
