@@ -27,7 +27,7 @@ from hookflow.monitor import pointer
 from hookflow.monitor.charts import Pixels, half_blocks, read_image
 from hookflow.monitor.costs import Traced, read_trace
 from hookflow.monitor.feed import Live, Player, Recording
-from hookflow.monitor.health import ALIVE, Condition, Health, Machine, Process, Sensor, examine
+from hookflow.monitor.health import ALIVE, Condition, Health, Machine, Process, RanksHere, Sensor, examine
 from hookflow.monitor.keys import PAGES, press
 from hookflow.monitor.layout import MACHINE, screen, visible
 from hookflow.monitor.panels.compare import COMPARE
@@ -194,21 +194,25 @@ class MonitorApp(Terminal):
         self.call_after_refresh(self._paint)
 
     def _sense(self, sensor: Sensor) -> None:
-        """Look at the process and the machine, from a thread; at the machine only while the run goes on."""
+        """Look at the process and the machine, from a thread; at the machine only while the run goes on.
 
-        def look(over: bool) -> None:
+        What is known of the run is worked out before: the thread must not read a state that goes on meanwhile.
+        """
+        process, ranks, plan = self._process, RanksHere.of(self._live.state), self.plan
+        is_shown = self._view.page == NOW.name
+        stalls = self._health(self._live.state, time.time()).condition == "stalled"
+        over = self._health(self.state, time.time()).over
+
+        def look() -> None:
             self._child_exit()
-            process, state = self._process, self._live.state
-            process.look(state)
+            process.look(ranks)
             if not self._readonly:
-                stalls = self._health(state, time.time()).condition == "stalled"
-                process.look_at_stacks(state, self.plan, is_shown=self._view.page == NOW.name, stalls=stalls)
+                process.look_at_stacks(ranks, plan, is_shown=is_shown, stalls=stalls)
             if not over:
                 self._machine = sensor.look() if process.life != "remote" else None
 
         self._sensed = time.monotonic()
-        over = self._health(self.state, time.time()).over
-        self.run_worker(partial(look, over), thread=True, exclusive=True, exit_on_error=True)
+        self.run_worker(look, thread=True, exclusive=True, exit_on_error=True)
 
     @property
     def _calm(self) -> bool:
@@ -252,7 +256,7 @@ class MonitorApp(Terminal):
         ages = bool(state.pending) or clock - max(answers, default=0.0) < RECENT + 1  # the footer shows seconds
         return (
             self._dir,
-            id(self.plan),
+            self.plan,
             state.news,
             health,
             self._player and (self._player.moment, self._player.badge),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -25,8 +26,9 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor import app as dashboard
 from hookflow.monitor import feed, health
 from hookflow.monitor.app import MonitorApp
+from hookflow.monitor.durations import Firings, Lately
 from hookflow.monitor.feed import Live
-from hookflow.monitor.health import Health
+from hookflow.monitor.health import Health, Sensor
 from hookflow.monitor.keys import ACTIONS, EVERY, OF_PAGES, PAGES, footer_keys, press, spelled
 from hookflow.monitor.layout import visible
 from hookflow.monitor.panels import rerun
@@ -510,11 +512,32 @@ def test_the_stack_of_a_stall_is_shown_once_it_is_known(
         return [f"spied {len(taken)} (a.py:3)"]
 
     monkeypatch.setattr(health, "stack", spied)
-    monkeypatch.setattr(health, "look_inside", lambda run, state: {0: (0, 42.0)})
+    monkeypatch.setattr(health, "look_inside", lambda run, ranks: {0: (0, 42.0)})
     walk(run, ("w", "opened with --readonly"), readonly=True)
     assert not taken, "nothing is asked of a run that is only watched"
     walk(run, ("", "spied 1 (a.py:3)"), ("w", "┏━ now, at "), ("enter", "spied 2 (a.py:3)"))
     assert len(taken) == 2, "it is taken once, and when it is asked for"
+
+
+def test_the_state_of_a_run_is_read_by_the_thread_that_folds_its_log(
+    stalled: tuple[RunDir, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read a percentile counts the frames that have come: two threads would count some of them twice."""
+    run, _ = stalled
+    readers: set[int] = set()
+    since = Lately.since
+
+    def spied(window: Lately, second: int) -> Firings:
+        readers.add(threading.get_ident())
+        return since(window, second)
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        app._sense(Sensor())
+        await app.workers.wait_for_complete()
+
+    monkeypatch.setattr(Lately, "since", spied)
+    visit(run, what)
+    assert readers == {threading.get_ident()}
 
 
 def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subprocess.Popen[bytes]]) -> None:
