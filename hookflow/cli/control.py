@@ -79,7 +79,7 @@ def now(
     Example: `hookflow now cifar`
     """
     from hookflow.monitor.feed import Live
-    from hookflow.monitor.health import inside_of, judge, look_inside, stacks
+    from hookflow.monitor.health import RanksHere, inside_of, judge, look_inside, stacks
     from hookflow.monitor.ranks import NO_PLAN
 
     run_dir = _running(run, dir)
@@ -88,9 +88,10 @@ def now(
     state, plan = live.state, live.plan or NO_PLAN
     health = judge(run_dir, state, time.time())
     echo(f"{health.glyph} {health.condition} at iteration {state.it:,}, {state.stage}")
-    for rank, (binding, seconds) in sorted(look_inside(run_dir, state).items()):
-        echo(f"rank {rank} (pid {state.ranks.of[rank].run.get('pid', 0)}): {inside_of(plan, binding, seconds)}")
-        frames = stacks(run_dir, state, [rank])[rank]
+    pids = RanksHere.of(state).pids
+    for rank, (binding, seconds) in sorted(look_inside(run_dir, pids).items()):
+        echo(f"rank {rank} (pid {pids[rank]}): {inside_of(plan, binding, seconds)}")
+        frames = stacks(run_dir, {rank: pids[rank]})[rank]
         echo("\n".join(f"  {frame}" for frame in frames) or "  its stack is not known: install py-spy")
 
 

@@ -27,7 +27,7 @@ from hookflow.monitor import pointer
 from hookflow.monitor.charts import Pixels, half_blocks, read_image
 from hookflow.monitor.costs import Traced, read_trace
 from hookflow.monitor.feed import Live, Player, Recording
-from hookflow.monitor.health import ALIVE, Condition, Health, Machine, Process, Sensor, examine
+from hookflow.monitor.health import ALIVE, Condition, Health, Machine, Process, RanksHere, Sensor, examine
 from hookflow.monitor.keys import PAGES, press
 from hookflow.monitor.layout import MACHINE, screen, visible
 from hookflow.monitor.panels.compare import COMPARE
@@ -91,6 +91,9 @@ LONG = 1 << 23
 
 OF_A_TRAINING = ("quit", "stop", "rewind")
 """The questions that have no answer any more once the training has ended."""
+
+MOST_OFFERED = 6
+"""Checkpoints that are offered to go back to, the newest first."""
 
 RATE, RATE_OVER_SSH, RATE_CALM = 4.0, 2.0, 0.5
 """Looks at the log per second: usually, and once nothing has changed for CALM seconds."""
@@ -191,21 +194,25 @@ class MonitorApp(Terminal):
         self.call_after_refresh(self._paint)
 
     def _sense(self, sensor: Sensor) -> None:
-        """Look at the process and the machine, from a thread; at the machine only while the run goes on."""
+        """Look at the process and the machine, from a thread; at the machine only while the run goes on.
 
-        def look(over: bool) -> None:
+        What is known of the run is worked out before: the thread must not read a state that goes on meanwhile.
+        """
+        process, ranks, plan = self._process, RanksHere.of(self._live.state), self.plan
+        is_shown = self._view.page == NOW.name
+        stalls = self._health(self._live.state, time.time()).condition == "stalled"
+        over = self._health(self.state, time.time()).over
+
+        def look() -> None:
             self._child_exit()
-            process, state = self._process, self._live.state
-            process.look(state)
+            process.look(ranks)
             if not self._readonly:
-                stalls = self._health(state, time.time()).condition == "stalled"
-                process.look_at_stacks(state, self.plan, is_shown=self._view.page == NOW.name, stalls=stalls)
+                process.look_at_stacks(ranks, plan, is_shown=is_shown, stalls=stalls)
             if not over:
                 self._machine = sensor.look() if process.life != "remote" else None
 
         self._sensed = time.monotonic()
-        over = self._health(self.state, time.time()).over
-        self.run_worker(partial(look, over), thread=True, exclusive=True, exit_on_error=True)
+        self.run_worker(look, thread=True, exclusive=True, exit_on_error=True)
 
     @property
     def _calm(self) -> bool:
@@ -249,7 +256,7 @@ class MonitorApp(Terminal):
         ages = bool(state.pending) or clock - max(answers, default=0.0) < RECENT + 1  # the footer shows seconds
         return (
             self._dir,
-            id(self.plan),
+            self.plan,
             state.news,
             health,
             self._player and (self._player.moment, self._player.badge),
@@ -295,6 +302,9 @@ class MonitorApp(Terminal):
         clock = self._player.moment if self._player else time.time()
         notice, until = self.notice
         health = self._health(state, clock)
+        kept = self._kept() if self._view.page == "event" or self._view.asking == "rewind" else {}
+        if self._view.asking == "rewind" and self._view.offered is None:
+            self._view.offered = sorted(kept, reverse=True)[:MOST_OFFERED]
         badge = f"FROZEN +{self.state.frames - state.frames}" if self._frozen else "ENDED" if health.over else "LIVE"
         scene = Scene(
             state=state,
@@ -307,7 +317,7 @@ class MonitorApp(Terminal):
             machine=self._machine,
             remote=self._process.life == "remote",
             output=self._output() if self._view.page == "output" else (),
-            kept=self._kept() if self._view.page == "event" or self._view.asking == "rewind" else {},
+            kept=kept,
             inside=self._process.inside,
             visible=self._visible,
             rows=self._folder.rows,
@@ -397,8 +407,8 @@ class MonitorApp(Terminal):
                 over = self._dir == self._own and (self._player is not None or self._scene().health.over)
                 self.exit(Outcome.ENDED if over else Outcome.DETACHED)
             case "stop and leave":
-                self._send("stop")
-                self.exit(Outcome.STOP)
+                if self._send("stop"):  # else the notice says why not, and the dashboard stays
+                    self.exit(Outcome.STOP)
             case str() as action if action.startswith("send "):
                 self._send(*action.split(" ", 2)[1:])
             case "kill":
@@ -466,12 +476,17 @@ class MonitorApp(Terminal):
         if before in ALIVE and health.occasion in self.preferences.settings.notify:
             self.write(announcement(self._dir, health) * (before != health.condition))
 
-    def _send(self, command: str, *args: str) -> None:
-        """Send a command to the run; a frozen view goes on, as it would show neither the answer nor its effect."""
+    def _send(self, command: str, *args: str) -> bool:
+        """Send a command to the run, and return whether that was possible.
+
+        A frozen view goes on, as it would show neither the answer nor its effect.
+        """
         self._frozen = None
         with self.telling(f"cannot ask the run to {command}"):
             send(self._dir, command, *args)
             self._live.poll()
+            return True
+        return False
 
     def _change(self, action: str, run: RunDir) -> None:
         """Delete or resume a run of the folder, from a thread: it takes its time."""

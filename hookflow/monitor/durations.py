@@ -1,4 +1,8 @@
-"""The durations of firings and iterations: of the last minute, and over the whole run."""
+"""The durations of firings and iterations: of the last minute, and over the whole run.
+
+Frames are counted when a figure is read, since most are never read. So reading changes these objects, too: all of them
+belong to the thread that folds the log.
+"""
 
 import math
 from array import array

@@ -4,7 +4,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,17 +244,41 @@ def missing(state: RunState, moved: RunDir | None) -> str:
     return f"its run directory was moved to {short(moved.path)}{goes_on}: hookflow watch {run_argument(moved)}"
 
 
-def look_inside(run: RunDir, state: RunState) -> dict[int, tuple[int, float]]:
-    """Return where the training threads are of the ranks on this machine: the binding, and for how many seconds."""
-    here, ranks = socket.gethostname(), dict(state.ranks.of)
-    near = [number for number, rank in ranks.items() if number == 0 or rank.run.get("host") == here]
-    seen = {number: now.look(run.now_of(number)) for number in near}
+@dataclass(frozen=True, slots=True)
+class RanksHere:
+    """What a look at the processes of a run needs of its state.
+
+    The state changes while its log is read, and so belongs to one thread. A look takes its time and has a thread of its
+    own: this is copied for it. `pids` are of the ranks on this machine, by rank; `silent` are the ranks that have
+    written nothing for long; `moved` is when the training was last seen to get on.
+    """
+
+    pids: Mapping[int, int]
+    silent: Sequence[int]
+    moved: float
+
+    @classmethod
+    def of(cls, state: RunState) -> Self:
+        here = socket.gethostname()
+        pids = {}
+        for number, rank in state.ranks.of.items():
+            if number == 0 or rank.run.get("host") == here:
+                pids[number] = rank.run.get("pid", 0)
+        return cls(pids, [*state.ranks.silent], state.moved)
+
+
+def look_inside(run: RunDir, ranks: Iterable[int]) -> dict[int, tuple[int, float]]:
+    """Return where the training threads of these ranks are: the binding, and for how many seconds.
+
+    The ranks are on this machine. Those whose place is not known are left out.
+    """
+    seen = {number: now.look(run.now_of(number)) for number in ranks}
     return {number: place for number, place in seen.items() if place}
 
 
-def stacks(run: RunDir, state: RunState, ranks: Iterable[int]) -> dict[int, list[str]]:
+def stacks(run: RunDir, pids: Mapping[int, int]) -> dict[int, list[str]]:
     """Return the stacks of the training threads of ranks on this machine, the innermost frame first; takes seconds."""
-    return {rank: stack(state.ranks.of[rank].run.get("pid", 0), run.output) for rank in ranks}
+    return {rank: stack(pid, run.output) for rank, pid in pids.items()}
 
 
 class Process:
@@ -271,22 +295,23 @@ class Process:
         self._stalled = 0.0  # since when it stalled then
         self._looking = threading.Lock()
 
-    def look(self, state: RunState) -> None:
+    def look(self, ranks: RanksHere) -> None:
         """Look at the process, from a thread."""
         self.life = self._run.life()
         self.suspicion = self._run.trouble() if self.life == "gone" else ""
-        self.inside = look_inside(self._run, state) if self.life == "alive" else {}
+        self.inside = look_inside(self._run, ranks.pids) if self.life == "alive" else {}
 
-    def look_at_stacks(self, state: RunState, plan: Plan, *, is_shown: bool, stalls: bool) -> None:
+    def look_at_stacks(self, ranks: RanksHere, plan: Plan, *, is_shown: bool, stalls: bool) -> None:
         """Take the requested stacks, or those of a stall, each once; from a thread, as it takes seconds."""
         with self._looking:  # a slow look may meet the next one: no stack is taken twice
             if not (is_shown or stalls):
                 self.stacks = {}
             wanted = is_shown and (self.wanted or not self.stacks)
-            if self.inside and (wanted or (stalls and self._stalled != state.moved)):
-                ranks = [*self.inside] if wanted else guilty(state, plan, self.inside)
-                self._stalled, self.wanted = state.moved if stalls else 0.0, False
-                self.stacks, self.looked = stacks(self._run, state, ranks), time.time()
+            if self.inside and (wanted or (stalls and self._stalled != ranks.moved)):
+                looked_at = [*self.inside] if wanted else guilty(ranks.silent, plan, self.inside)
+                self._stalled, self.wanted = ranks.moved if stalls else 0.0, False
+                self.stacks = stacks(self._run, {rank: ranks.pids.get(rank, 0) for rank in looked_at})
+                self.looked = time.time()
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +419,7 @@ def _stuck(plan: Plan, inside: Mapping[int, tuple[int, float]]) -> dict[int, lis
     return {binding: ranks for binding, ranks in stuck.items() if len(ranks) == fewest}
 
 
-def guilty(state: RunState, plan: Plan, inside: Mapping[int, tuple[int, float]]) -> list[int]:
+def guilty(silent: Iterable[int], plan: Plan, inside: Mapping[int, tuple[int, float]]) -> list[int]:
     """Return the ranks on this machine that hold up a training which stalls: the silent, else the stuck, else all."""
-    silent = [rank for rank in state.ranks.silent if rank in inside]
-    return silent or [rank for ranks in _stuck(plan, inside).values() for rank in ranks] or sorted(inside)
+    silent_here = [rank for rank in silent if rank in inside]
+    return silent_here or [rank for ranks in _stuck(plan, inside).values() for rank in ranks] or sorted(inside)

@@ -13,7 +13,7 @@ from hookflow.monitor.panels.compare import COMPARE
 from hookflow.monitor.panels.events import ACTIONS as OF_TIMELINE
 from hookflow.monitor.panels.events import EVENT, EVENTS
 from hookflow.monitor.panels.gallery import GALLERY
-from hookflow.monitor.panels.graph import GRAPH, PANEL
+from hookflow.monitor.panels.graph import GRAPH, HIDDEN, PANEL, picked_is_shown
 from hookflow.monitor.panels.hooks import HOOK
 from hookflow.monitor.panels.metrics import EXPLORER, METRICS, rerun_command
 from hookflow.monitor.panels.now import NOW
@@ -35,7 +35,6 @@ from hookflow.monitor.view import (
     flip,
     send,
     setting_now,
-    ways_back,
 )
 from hookflow.text import wrapped
 
@@ -219,16 +218,30 @@ def _pause(scene: Scene) -> str | Notice:
 
 
 def _rewind(scene: Scene) -> str | Notice:
-    return _request("rewind", scene) if scene.state.checkpoints else Notice("there is no checkpoint yet")
+    """Ask which checkpoint to go back to; those that are offered stay the same until that is answered."""
+    if not scene.state.checkpoints:
+        return Notice("there is no checkpoint yet")
+    scene.view.offered = None
+    return _request("rewind", scene)
+
+
+def _shows_graph(scene: Scene) -> bool:
+    """Return whether the rows of the hooks are on the screen."""
+    if scene.view.page != "main":
+        return scene.view.page == GRAPH.name
+    if scene.view.zoomed:
+        return scene.focus == 0
+    return 0 in scene.visible
 
 
 def _switch(scene: Scene) -> str | Notice:
     """Switch the hook that the cursor is on off, or on again; of no hook that is out of sight."""
-    out_of_sight = scene.view.page == "main" and not scene.view.zoomed and 0 not in scene.visible
-    if scene.view.page not in ("main", "graph", "hook") or out_of_sight:
+    if scene.view.page != HOOK.name and not _shows_graph(scene):
         return Notice("no hook is at the cursor here: g shows them")
     if scene.picked is None:
         return Notice("no hook is bound to this point")
+    if scene.view.page != HOOK.name and not picked_is_shown(scene):
+        return Notice(HIDDEN)
     hook = scene.picked.hook
     return send(scene, _turned(scene, "on", "off", hook, is_on=hook not in scene.state.disabled), hook)
 
@@ -266,7 +279,9 @@ def _answer(name: str, scene: Scene) -> str:
     if question == "rerun":
         return {"y": question, "c": f"copy text {rerun_command(scene)}"}.get(name, "")
     if question == "rewind":
-        return f"send rewind {back[int(name) - 1]}" if name in "123456"[: len(back := ways_back(scene))] else ""
+        offered = scene.view.offered or ()
+        place = int(name) if name.isdecimal() else 0
+        return f"send rewind {offered[place - 1]}" if 0 < place <= len(offered) else ""
     if name in ("d", "enter", "q", "ctrl+c"):
         return "detach"
     if name == "s" and scene.health.condition == "stalled":  # it may never get to the end of this iteration

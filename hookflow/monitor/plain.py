@@ -23,7 +23,7 @@ from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.graph.why import COUNTED, ambiguities, in_number
 from hookflow.monitor.feed import Live, follow_records
-from hookflow.monitor.health import Pace, bottleneck, examine, look_inside, missing, placed, raised_at
+from hookflow.monitor.health import Pace, RanksHere, bottleneck, examine, look_inside, missing, placed, raised_at
 from hookflow.monitor.journal import BECAME, Entry, brief
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
@@ -44,7 +44,7 @@ class StallWatch:
     def look(self, clock: float) -> tuple[str, str] | None:
         """Return the condition and a sentence at this moment (seconds since 1970), when they are to be printed."""
         state, life = self._live.state, self._run.life()
-        inside = look_inside(self._run, state) if life == "alive" else {}
+        inside = look_inside(self._run, RanksHere.of(state).pids) if life == "alive" else {}
         health = examine(state, life, clock, self._live.plan, inside)
         if health.condition != "stalled":
             since, self._since = self._since, 0.0

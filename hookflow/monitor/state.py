@@ -249,6 +249,16 @@ class RunState:
         began = self.run.get("t", 0.0)
         return [request for request in self.requests.values() if request.answer is None and request.at >= began]
 
+    @property
+    def was_asked_to_stop(self) -> bool:
+        """Whether somebody has asked this attempt to stop, and the run has not refused that."""
+        began = self.run.get("t", 0.0)
+        for request in self.requests.values():
+            is_refused = request.answer is not None and not request.answer["ok"]
+            if request.cmd == "stop" and request.at >= began and not is_refused:
+                return True
+        return False
+
     def _on_run(self, record: records.Run) -> None:
         again, origin = bool(self.run), record["resumed_from"] or record["forked_from"] or ""
         self._begin(record)

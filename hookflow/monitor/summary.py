@@ -184,8 +184,17 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         resumes_at = run.resumes_at()
         if resumes_at is not None and health.condition in ("interrupted", "stopped", "failed", "lost"):
             lines.append(f"  resume from iteration {resumes_at}: hookflow run --resume {known}")
-        lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
+        lines.append(f"  {_what_follows(state, health)}: hookflow watch {known}")
     return [printable(line) for line in lines]
+
+
+def _what_follows(state: RunState, health: Health) -> str:
+    """Return in words what comes after the summary, as an invitation to watch it."""
+    if health.over:
+        return "look again"
+    if state.was_asked_to_stop:
+        return "the run was asked to stop, and has not ended yet; watch it"
+    return "the run goes on; watch it"
 
 
 def _costs(state: RunState, plan: Plan) -> str:

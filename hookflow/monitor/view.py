@@ -151,7 +151,8 @@ class View:
     to which nothing is bound; `whole`: the figures are of the run, and not of that minute. In the
     gallery, `logged` is the selected name (None: the first), `shown` the number of an item of that name (None: the
     newest); `beside`: earlier images stand beside it. `traced`: the place of an iteration in its trace.
-    `search`: the text that stands out in all rows.
+    `search`: the text that stands out in all rows. `offered`: the names of the checkpoints to go back to, as they were
+    when the question was first shown: a key means what it meant then, whatever the run saves meanwhile.
     """
 
     focus: int = 0
@@ -174,6 +175,7 @@ class View:
     scroll: int = 0
     graph: GraphChoices = field(default_factory=GraphChoices)
     search: str = ""
+    offered: Sequence[str] | None = None
     runs: RunsChoices = field(default_factory=RunsChoices)
     metrics: MetricChoices = field(default_factory=MetricChoices)
     output: LogChoices = field(default_factory=LogChoices)
@@ -347,11 +349,6 @@ def setting_now(scene: Scene, name: str) -> str:
         return split_setting(change["args"][0])[2]
     args = scene.plan.hook(hook).args
     return f"{args[argument]}" if isinstance(args, Mapping) and argument in args else "the default"
-
-
-def ways_back(scene: Scene) -> list[str]:
-    """Return the newest checkpoints on the disk, six at most."""
-    return sorted(scene.kept, reverse=True)[:6]
 
 
 def scroll(scene: Scene, step: int) -> None:

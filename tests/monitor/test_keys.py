@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -25,11 +26,13 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor import app as dashboard
 from hookflow.monitor import feed, health
 from hookflow.monitor.app import MonitorApp
+from hookflow.monitor.durations import Firings, Lately
 from hookflow.monitor.feed import Live
-from hookflow.monitor.health import Health
+from hookflow.monitor.health import Health, Sensor
 from hookflow.monitor.keys import ACTIONS, EVERY, OF_PAGES, PAGES, footer_keys, press, spelled
 from hookflow.monitor.layout import visible
 from hookflow.monitor.panels import rerun
+from hookflow.monitor.summary import summary
 from hookflow.monitor.terminal import Outcome
 from hookflow.monitor.view import Action, Line, Notice, Scene
 from hookflow.runner.distributed.failures import append_record
@@ -393,6 +396,24 @@ def test_a_key_for_each_command_is_pending_until_it_is_answered(going: RunDir) -
     assert commands(going) == [*ASKING.values(), "set clip.max_norm=half", "rewind it00000196"]
 
 
+def test_a_rewind_goes_to_the_checkpoint_that_was_shown_though_another_is_saved_meanwhile(going: RunDir) -> None:
+    def save(it: int) -> None:
+        weights = going.checkpoints / f"it{it:08}" / "model.pt"
+        weights.parent.mkdir(parents=True)
+        weights.touch()
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("B")
+        save(588)
+        app._paint()
+        await pilot.press("1", "B", "1")
+
+    save(98)
+    save(196)
+    visit(going, what)
+    assert commands(going) == ["rewind it00000196", "rewind it00000588"]
+
+
 @pytest.mark.parametrize(("page", "size"), [("trace", (120, 40)), ("main", (60, 15))])
 def test_no_hook_is_switched_off_out_of_sight(scene: At, page: str, size: tuple[int, int]) -> None:
     at = replace(scene(), visible=visible(*size))
@@ -400,6 +421,30 @@ def test_no_hook_is_switched_off_out_of_sight(scene: At, page: str, size: tuple[
     assert press("x", at) == Notice("no hook is at the cursor here: g shows them")
     assert press("g", at) == ""
     assert str(press("x", at)).startswith("send off ")
+
+
+def test_no_hook_is_switched_off_behind_a_panel_that_is_large(scene: At) -> None:
+    at = scene()
+    at.visible = visible(120, 40)
+    assert press("3", at) == press("z", at) == ""
+    assert at.view.zoomed and at.view.page == "main"
+    assert isinstance(press("x", at), Notice)
+    assert press("0", at) == ""
+    assert str(press("x", at)).startswith("send off ")
+
+
+@pytest.mark.parametrize("page", ["main", "graph"])
+def test_a_hook_that_the_filter_hides_is_neither_switched_off_nor_opened(scene: At, page: str) -> None:
+    at = scene()
+    at.view.open(page)
+    at.view.point, at.view.hook = "after_backward", 0
+    assert at.picked is not None and at.picked.hook == "clip"
+    pressed(at, "slash", *"accuracy", "enter")
+    for key in ("x", "enter"):
+        assert isinstance(press(key, at), Notice)
+    assert at.view.page == page
+    pressed(at, "down")
+    assert press("x", at) == "send off accuracy"
 
 
 def test_a_key_pressed_again_before_the_run_has_answered_asks_for_the_opposite(scene: At) -> None:
@@ -467,11 +512,32 @@ def test_the_stack_of_a_stall_is_shown_once_it_is_known(
         return [f"spied {len(taken)} (a.py:3)"]
 
     monkeypatch.setattr(health, "stack", spied)
-    monkeypatch.setattr(health, "look_inside", lambda run, state: {0: (0, 42.0)})
+    monkeypatch.setattr(health, "look_inside", lambda run, ranks: {0: (0, 42.0)})
     walk(run, ("w", "opened with --readonly"), readonly=True)
     assert not taken, "nothing is asked of a run that is only watched"
     walk(run, ("", "spied 1 (a.py:3)"), ("w", "┏━ now, at "), ("enter", "spied 2 (a.py:3)"))
     assert len(taken) == 2, "it is taken once, and when it is asked for"
+
+
+def test_the_state_of_a_run_is_read_by_the_thread_that_folds_its_log(
+    stalled: tuple[RunDir, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read a percentile counts the frames that have come: two threads would count some of them twice."""
+    run, _ = stalled
+    readers: set[int] = set()
+    since = Lately.since
+
+    def spied(window: Lately, second: int) -> Firings:
+        readers.add(threading.get_ident())
+        return since(window, second)
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        app._sense(Sensor())
+        await app.workers.wait_for_complete()
+
+    monkeypatch.setattr(Lately, "since", spied)
+    visit(run, what)
+    assert readers == {threading.get_ident()}
 
 
 def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subprocess.Popen[bytes]]) -> None:
@@ -507,6 +573,37 @@ def test_leaving_asks_what_goes_on(going: RunDir, opener: str, answer: str, outc
     app = walk(going, (opener, question), ("escape", "[g] graph", question), (f"{opener} {answer}", ""))
     assert app.return_value is outcome
     assert commands(going) == sent
+
+
+STOPS = {
+    "not asked": (None, True),
+    "asked": ({}, False),
+    "acknowledged": ({"ok": True}, False),
+    "refused": ({"ok": False}, True),
+    "asked of an earlier attempt": ({"t": 1.0}, True),
+}
+"""What is known of a request to stop, and whether the run goes on as far as anybody can say."""
+
+
+@pytest.mark.parametrize("known", STOPS)
+def test_the_summary_says_whether_the_run_was_asked_to_stop(going: RunDir, known: str) -> None:
+    facts, goes_on = STOPS[known]
+    if facts is not None:
+        sent = {"id": "1", "cmd": "stop", "args": [], "t": facts.get("t", time.time()), "by": "me"}
+        going.commands.write_text(json.dumps(sent) + "\n")
+    if facts and "ok" in facts:
+        answer = {"id": "1", "cmd": "stop", "args": [], "sent": time.time(), "note": "", "ok": facts["ok"]}
+        append(going, [record("ack", time.time(), 600, 6, **answer)])
+    live = read(going)
+    last = summary(going, live.state, live.plan)[-1]
+    assert ("the run goes on" in last) == goes_on
+    assert ("asked to stop" in last) == (not goes_on)
+
+
+def test_a_dashboard_that_cannot_ask_the_run_to_stop_stays_and_says_so(going: RunDir) -> None:
+    going.commands.mkdir()
+    app = walk(going, ("q s", "cannot ask the run to stop"))
+    assert app.return_value is None, "nobody has left it"
 
 
 @pytest.mark.parametrize("opener", ["q", "s"])

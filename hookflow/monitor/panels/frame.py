@@ -9,7 +9,7 @@ from hookflow.events.records import Checkpoint
 from hookflow.monitor.keys import PANELS, current, footer_keys, panels
 from hookflow.monitor.panels.runs import OF_A_RUN
 from hookflow.monitor.style import CONDITION_STYLES, Part, bar, boxed, cells, row, spread
-from hookflow.monitor.view import Scene, ways_back
+from hookflow.monitor.view import Scene
 from hookflow.numbers import age, many, number, out_of, span, speed
 from hookflow.text import wrapped
 
@@ -198,7 +198,8 @@ def _question(scene: Scene) -> tuple[str, list[tuple[str, str]], str]:
         return f"do iteration {scene.view.metrics.at} again?", choices, "it is compared with the recording, to the bit"
     if scene.view.asking == "rewind":
         names = {Path(saved["path"]).name: saved for saved in scene.state.checkpoints}
-        ways = [(f"{k}", _way_back(names.get(name), name)) for k, name in enumerate(ways_back(scene), start=1)]
+        offered = scene.view.offered or ()
+        ways = [(f"{k}", _way_back(names.get(name), name)) for k, name in enumerate(offered, start=1)]
         return "go back to which checkpoint?", [*ways, ("esc", "stay here")], "what was trained after it is discarded"
     choices = [("s", "stop after this iteration, with a checkpoint"), *kill, ("esc", "no, let it train")]
     saved = scene.state.checkpoints

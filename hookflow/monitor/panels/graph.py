@@ -18,7 +18,7 @@ from hookflow.monitor.costs import COSTS, Cost, cost
 from hookflow.monitor.durations import ITERATION
 from hookflow.monitor.panels.hooks import DECIDED, mark, reasons, tied
 from hookflow.monitor.style import CONDITION_STYLES, Part, beside, boxed, cells, empty, row, window
-from hookflow.monitor.view import Action, Page, Prompt, Scene
+from hookflow.monitor.view import Action, Notice, Page, Prompt, Scene
 from hookflow.numbers import DURATIONS, aligned, counted, duration, factor, many, out_of, percent, rough
 from hookflow.text import fit, fit_name
 
@@ -330,6 +330,22 @@ def _move(scene: Scene, step: int) -> None:
         scene.view.point, scene.view.hook = picked.point, scene.plan.at(picked.point).index(picked)
 
 
+HIDDEN = "the filter hides the hook at the cursor: an arrow key goes to one that it shows"
+
+
+def picked_is_shown(scene: Scene) -> bool:
+    """Return whether the filter lets the hook at the cursor through."""
+    return any(each.binding is not None and each.binding is scene.picked for each in shown_rows(scene, 2))
+
+
+def _open_hook(scene: Scene) -> Notice | None:
+    """Open the page of the hook at the cursor, unless the filter hides it."""
+    if scene.picked is not None and not picked_is_shown(scene):
+        return Notice(HIDDEN)
+    scene.view.open("hook")
+    return None
+
+
 def _filter(scene: Scene) -> None:
     def apply(scene: Scene, text: str) -> None:
         scene.view.graph.wanted = text.strip()
@@ -341,7 +357,7 @@ PANEL = Page(
     "graph",
     graph,
     move=_move,
-    enter=lambda scene: scene.view.open("hook"),
+    enter=_open_hook,
     actions=(Action("filter-graph", "/", "show the hooks with a text in their name, point or class", _filter),),
 )
 """The graph on the first screen."""

@@ -19,7 +19,7 @@ def page(scene: Scene, width: int, height: int) -> list[Strip]:
     if (why := _refused(scene)) or not scene.stacks:
         return empty(title, why or "looking …", width, height)
     lines: list[Strip] = []
-    first = guilty(scene.state, scene.plan, scene.inside)
+    first = guilty(scene.state.ranks.silent, scene.plan, scene.inside)
     for rank in sorted(scene.stacks, key=lambda rank: (rank not in first, rank)):
         lines.append(row(inner, (f" {_place(scene, rank)}", "warn" if rank in first else "strong")))
         lines += _frames(scene, rank, inner)
@@ -28,7 +28,7 @@ def page(scene: Scene, width: int, height: int) -> list[Strip]:
 
 def above(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return a box with the stack of the rank that holds up the training, while it stalls and there is room."""
-    rank = next(iter(guilty(scene.state, scene.plan, scene.inside)), 0)
+    rank = next(iter(guilty(scene.state.ranks.silent, scene.plan, scene.inside)), 0)
     if scene.health.condition != "stalled" or rank not in scene.stacks or height < 3 * BELOW:
         return []
     lines = [row(width - 2, (f" {_place(scene, rank)}", "warn")), *_frames(scene, rank, width - 2)]
