@@ -23,6 +23,7 @@ from hookflow.hooks.run import Run
 from hookflow.hooks.table import HookTable
 from hookflow.hooks.uses import (
     Source,
+    calls_for_all_ranks,
     collectives,
     in_words,
     refused_calls,
@@ -89,6 +90,7 @@ def compile_pipeline(
                     methods = dict.fromkeys(bound.method for bound in node.bound)
                     sources[name] = {method: source_of(table.hook, method) for method in methods}
                     warnings += refused_calls(sources[name], node)
+                    warnings += calls_for_all_ranks(sources[name], node)
                     nodes[name], tables[name] = node, table
             except UserError as error:
                 problems += error.problems
@@ -155,7 +157,7 @@ def _obstacles(table: HookTable, bound: Sequence[Binding], sources: Mapping[str,
             undeclared = ", and does not declare that it reads model" * (use.name in OFFERED)
             yield f"it uses run.{use.name} ({in_words(use.where)}){undeclared}"
         for name, place in collectives(sources[binding.method]):
-            yield f"it calls torch.distributed.{name} ({in_words(place)}), which belongs to the training thread"
+            yield f"it calls {name} ({in_words(place)}), which belongs to the training thread"
 
 
 class _Hooks:

@@ -139,6 +139,9 @@ DISTRIBUTED = "torch.distributed"
 ASKS = ("get_", "is_")
 """How the names of functions of torch.distributed begin that talk to no other rank."""
 
+NEEDS_ALL_RANKS = frozenset({"sum", "mean", "loss"})
+"""The calls on the run that all ranks must make. The gradients of `run.loss` are averaged over them."""
+
 
 def collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
     """Yield the calls of a method, and of its object's methods that it calls, by which ranks talk to one another."""
@@ -154,9 +157,30 @@ def collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
             called = _value(call.func, names)
             name = getattr(called, "__name__", "")
             if str(getattr(called, "__module__", "")).startswith(DISTRIBUTED) and not name.startswith(ASKS):
-                yield name, current.where(call)
-            elif isinstance(call.func, ast.Attribute) and (helper := _method_of(current.mro, call.func.attr)):
-                waiting.append(helper)
+                yield f"torch.distributed.{name}", current.where(call)
+            elif isinstance(call.func, ast.Attribute):
+                if call.func.attr == "full_tensor":  # of a DTensor
+                    yield "full_tensor", current.where(call)
+                elif helper := _method_of(current.mro, call.func.attr):
+                    waiting.append(helper)
+
+
+def calls_for_all_ranks(sources: Mapping[str, Source | None], node: Node) -> Iterator[Problem]:
+    """Yield a warning for each call in a hook of rank 0 alone that waits for the other ranks, which do not come."""
+    if node.hook.ranks != "zero":
+        return
+    calls: dict[Where, str] = {}
+    for bound in node.bound:
+        source = sources[bound.method]
+        calls.update((where, name) for name, where in collectives(source))
+        if "run" in bound.takes:
+            calls.update((use.where, f"run.{use.name}") for use in uses(source, NEEDS_ALL_RANKS) if use.call)
+    for where, name in calls.items():
+        message = f'hook "{node.hook.name}" fires on rank 0 alone and calls {name} ({in_words(where)})'
+        hint = 'let it fire on all ranks: ranks = "all"'
+        yield Problem(
+            f"{message}, which needs all ranks: with several, it would wait for them in vain", node.where, hint
+        )
 
 
 def _imported(tree: FunctionTree) -> dict[str, Any]:

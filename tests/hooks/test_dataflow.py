@@ -231,6 +231,29 @@ def test_each_call_has_its_slot_and_its_points(tmp_path: Path, call: str, slot: 
     assert "at after_val (FILE:1) where that is not allowed" in message
 
 
+TALKS = {
+    "torch.distributed.all_reduce": "import torch.distributed as dist\ndef It(run): dist.all_reduce(run.metrics)\n",
+    "torch.distributed.barrier": "def It():\n    from torch.distributed import barrier\n    barrier()\n",
+    "full_tensor": "def It(run): [p.full_tensor() for p in run.model.parameters()]\n",
+    "run.sum": "\ndef It(run): run.log('x', run.sum(1.0))\n",
+    "run.mean": "class It:\n    def after_val(self, run): self.log(run)\n    def log(self, it): it.mean(1.0)\n",
+    "run.loss": "def It(run): run.loss(None)\n",
+}
+
+
+@pytest.mark.parametrize("call", TALKS)
+def test_a_call_for_all_ranks_by_a_hook_of_one_is_reported(tmp_path: Path, call: str) -> None:
+    table = "" if "class It" in TALKS[call] else POINT
+    (message,) = warnings(tmp_path, TALKS[call], f'{table}\nranks = "zero"')
+    assert message.startswith(f'hook "it" fires on rank 0 alone and calls {call} (FILE:')
+    assert not warnings(tmp_path, TALKS[call], table)
+
+
+def test_a_hook_of_one_rank_may_ask_for_its_place_among_them(tmp_path: Path) -> None:
+    code = "import torch.distributed as dist\ndef It(run): dist.is_initialized() and dist.get_rank()\n"
+    assert not warnings(tmp_path, code, f'{POINT}\nranks = "zero"')
+
+
 @pytest.mark.parametrize("code", ['def It(run): run.metrics["x"] = 1\n', 'def It(metrics): metrics["x"] = 1\n'])
 def test_a_metric_that_is_set_where_they_are_complete_is_reported(tmp_path: Path, code: str) -> None:
     (message,) = warnings(tmp_path, code, POINT)

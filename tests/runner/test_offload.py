@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from hookflow.graph.plan import PlannedHook, WhenFull
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.use import refer
+from hookflow.runner.dispatch import beside
 from hookflow.runner.dispatch.beside import SWITCH, Job, ModelCopies, Worker, copied
 from hookflow.runner.dispatch.hook_process import Channel
 from tests.conftest import TOY, NewRun, Trained, ended, reason, records, refusal
 from tests.hook_nodes import node
+from tests.limits import LIMIT
 from tests.runner.same import assert_same, final_state, logged
 
 WATCHES = 'hooks.watches={use="./offloaded.py:Watches", args={wait=%s}, %s}'
@@ -138,12 +141,16 @@ def test_auto_offloads_what_may_be_and_notes_what_stands_in_the_way() -> None:
     assert notes[0].startswith('hook "clip" (offload = "auto") fires in the training thread: it writes grads')
 
 
+def new_worker(hook: PlannedHook, say: Callable[[str, str], None] = lambda text, level: None) -> Worker:
+    return Worker(hook, None, lambda: None, say)
+
+
 @pytest.mark.parametrize(
     ("when_full", "fired", "dropped"), [("wait", [0, 1, 2, 3, 4], 0), ("drop", [0, 1], 3), ("coalesce", [0, 4], 3)]
 )
 def test_a_full_queue(when_full: WhenFull, fired: list[int], dropped: int) -> None:
     planned = PlannedHook("h", "h", {}, "normal", "", "", "raise", queue=1, when_full=when_full)
-    worker, seen, may_go_on = Worker(planned, None, lambda: None), list[int](), threading.Event()
+    worker, seen, may_go_on = new_worker(planned), list[int](), threading.Event()
     begun = threading.Event()
 
     def fire(k: int) -> None:
@@ -161,6 +168,37 @@ def test_a_full_queue(when_full: WhenFull, fired: list[int], dropped: int) -> No
     assert (seen, worker.dropped) == (fired, dropped)
     (figures,) = worker.take().values()
     assert (figures[0], figures[3:]) == (len(fired), [0, dropped])
+
+
+@pytest.mark.parametrize("waits_for", ["the end", "room"])
+def test_a_hook_that_hangs_is_named_while_the_training_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, waits_for: str
+) -> None:
+    monkeypatch.setattr(beside, "SLOW_WAIT", 0.0)
+    monkeypatch.setattr(beside, "HEARS", 0.01)
+    said, may_go_on = list[str](), threading.Event()
+
+    def say(text: str, level: str) -> None:
+        said.append(text)
+        if len(said) == 3:  # again and again
+            may_go_on.set()
+
+    planned = PlannedHook("hangs", "h", {}, "normal", "", "", "raise", queue=1)
+    worker, begun = new_worker(planned, say), threading.Event()
+
+    def fire() -> None:
+        begun.set()
+        may_go_on.wait()
+
+    worker.put(Job(node("h").bound[0], 7, fire, None, None))
+    assert begun.wait(LIMIT)
+    if waits_for == "room":
+        worker.put(Job(node("h").bound[0], 8, lambda: None, None, None))
+        assert worker.makes_room()
+    worker.wait()
+    assert len(said) >= 3
+    for text in said:
+        assert 'the offloaded hook "hangs"' in text and "of iteration 7 " in text and "hooks.hangs.timeout" in text
 
 
 def test_hooks_that_fire_at_one_point_share_a_copy_of_the_network() -> None:

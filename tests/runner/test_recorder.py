@@ -95,6 +95,54 @@ def test_a_disk_that_hangs_does_not_keep_the_process(run_dir: RunDir, monkeypatc
     answered.set()
 
 
+class BusyDevice:
+    """An event of a device that computes until it is told to end."""
+
+    def __init__(self) -> None:
+        self.waited_for, self.done = threading.Event(), threading.Event()
+
+    def synchronize(self) -> None:
+        self.waited_for.set()
+        assert self.done.wait(LIMIT)
+
+
+def test_the_training_logs_on_while_a_flush_waits_for_the_device(run_dir: RunDir, recorder: Recorder) -> None:
+    device = BusyDevice()
+    recorder.scalar("first", torch.ones(()), device, place=(1, 0))
+    flushing = Thread(target=recorder.flush)
+    flushing.start()
+    assert device.waited_for.wait(LIMIT)
+    recorder.scalar("second", torch.full((), 2.0), place=(2, 0))
+    recorder.say("the training goes on")
+    assert flushing.is_alive() and not read(run_dir)
+    assert not recorder.flush(patience=0)
+    device.done.set()
+    flushing.join(LIMIT)
+    recorder.flush()
+    logged = [
+        (record["it"], record["v"]) for record in event_log(run_dir.events).read_all() if record["k"] == "scalars"
+    ]
+    assert logged == [(1, {"first": 1.0}), (2, {"second": 2.0})]
+    assert messages(run_dir) == ["the training goes on"]
+
+
+def test_a_device_that_hangs_does_not_keep_the_process_and_is_named(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "GRACE", 0.1)
+    device = BusyDevice()
+    recorder = Recorder(run_dir, lambda command: None)
+    recorder.scalar("number", torch.ones(()), device)
+    recorder.start()
+    flushing = Thread(target=recorder.flush)
+    flushing.start()
+    assert device.waited_for.wait(LIMIT)
+    recorder.close()
+    assert "the device" in capsys.readouterr().err
+    device.done.set()
+    flushing.join(LIMIT)
+
+
 def test_numbers_of_every_kind_are_brought_over_exactly(run_dir: RunDir, recorder: Recorder) -> None:
     values = {
         "float": 0.1,

@@ -26,10 +26,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from hookflow.errors import Problem, UserError, Where
+from hookflow.events.records import Level
 from hookflow.graph.offload import awaited
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.graph.slots import root
 from hookflow.hooks.tensors import is_sharded
+from hookflow.numbers import lasting
 from hookflow.runner.cuda import device_thread, record_stream
 
 if TYPE_CHECKING:
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 HEARS = 1.0
 """Seconds between the waits for a thread: Python handles a signal between them."""
 
+SLOW_WAIT = 10.0
+"""Seconds that the training waits for a hook before a message names it; another follows each time that has doubled."""
+
 SWITCH = 20e-6
 """Seconds after which a thread that computes in Python lets another one go on, while hooks have threads. The training
 thread lets go of Python in each operation of torch, and would get it back after Python's own 5 ms."""
@@ -47,6 +52,7 @@ thread lets go of Python in each operation of torch, and would get it back after
 PLAIN = (str, bytes, int, float, bool, type(None))
 
 Failed = Callable[[Binding, BaseException, int | None], None]
+Say = Callable[[str, Level], None]
 
 
 @dataclass(slots=True)
@@ -128,10 +134,11 @@ def _nbytes(copies: Any) -> int:
 
 
 class Worker:
-    """The thread of one hook, and the firings that wait for it."""
+    """The thread of one hook, and the firings that wait for it. `say` is told for how long the training waits."""
 
-    def __init__(self, hook: PlannedHook, models: ModelCopies | None, failed: Callable[[], None]) -> None:
+    def __init__(self, hook: PlannedHook, models: ModelCopies | None, failed: Callable[[], None], say: Say) -> None:
         self.hook, self.models = hook, models
+        self._say = say
         self.process: HookProcess | None = None
         self.twin = copy.deepcopy(models.pattern) if models and not hook.in_process else None
         """The network that a hook in a thread is given, with the values of the firing."""
@@ -152,18 +159,55 @@ class Worker:
     def makes_room(self) -> bool:
         """Wait until there is room for a firing, or make it, as `when_full` says; return whether there is."""
         with self._changed:
-            while len(self._jobs) >= self.hook.queue or self._given_up:
-                if self.process if self._given_up else self.hook.when_full == "wait":  # its process ends a firing
-                    self._changed.wait(HEARS)
-                    self.check_time()
-                    continue
+            self._wait_while(self._waits_for_room)
+            if self._is_full():
                 self.dropped += 1
                 if self._given_up or self.hook.when_full == "drop":
                     return False
                 self._jobs.popleft()
             has_failed = bool(self.failures) and self.hook.on_error != "ignore"  # which ends the run, or the hook
-            self.dropped += has_failed
+            if has_failed:
+                self.dropped += 1
         return not has_failed
+
+    def _is_full(self) -> bool:
+        return len(self._jobs) >= self.hook.queue or self._given_up
+
+    def _waits_for_room(self) -> bool:
+        if not self._is_full():
+            return False
+        if self._given_up:
+            return self.process is not None  # which is ended, and its firing with it
+        return self.hook.when_full == "wait"
+
+    def _is_busy(self) -> bool:
+        """Return whether a firing is not done, and will be: a thread that is given up may never end."""
+        has_work = bool(self._jobs) or self._running is not None
+        return has_work and (self.process is not None or not self._given_up)
+
+    def _wait_while(self, is_held_up: Callable[[], bool]) -> None:
+        """Let the training thread wait, and name the hook where that takes long: it may hang for ever."""
+        began = monotonic()
+        notice_after = SLOW_WAIT
+        while is_held_up():
+            self._changed.wait(HEARS)
+            self.check_time()
+            waited = monotonic() - began
+            if waited >= notice_after and is_held_up():
+                notice_after = 2 * waited
+                self._say(self._wait_notice(waited), "warn")
+
+    def _wait_notice(self, waited: float) -> str:
+        text = f'the training has waited for {lasting(waited)} for the offloaded hook "{self.hook.name}"'
+        if self._running:
+            job, began = self._running
+            taken = lasting(monotonic() - began)
+            text += f": its firing at {job.binding.point} of iteration {job.it} has taken {taken} so far"
+        if not self.hook.timeout:
+            text += (
+                f' (a firing that hangs holds up the run for ever; hooks.{self.hook.name}.timeout = "60s" gives it up)'
+            )
+        return text
 
     def put(self, job: Job) -> None:
         if self._thread is None:
@@ -176,9 +220,7 @@ class Worker:
     def wait(self) -> None:
         """Wait until every firing is done, or given up; the hook then has the attributes that they have left it."""
         with self._changed:
-            while (self._jobs or self._running) and (self.process or not self._given_up):
-                self._changed.wait(HEARS)
-                self.check_time()
+            self._wait_while(self._is_busy)
             if self.process and self._latest:
                 try:
                     self.process.bring_home()
@@ -283,6 +325,7 @@ class Beside:
         place: Callable[[str], Where],
         hooks: Mapping[str, Any],
         seed: int,
+        say: Say,
     ) -> None:
         self._plan, self._snapshot, self._failed, self._place = plan, snapshot, failed, place
         self._hooks, self._seed = hooks, seed
@@ -291,7 +334,7 @@ class Beside:
         self._copies: dict[bool, ModelCopies] = {}
         self._on_cuda = any(tensor.is_cuda for tensor in _tensors(model))
         self._workers = {
-            hook.name: Worker(hook, self._models(hook.name, model), attention) for hook in plan.hooks if hook.queue
+            hook.name: Worker(hook, self._models(hook.name, model), attention, say) for hook in plan.hooks if hook.queue
         }
 
     def _models(self, hook: str, model: nn.Module) -> ModelCopies | None:

@@ -41,7 +41,7 @@ HOOKS, SOONER = 1.0, 0.1
 """Seconds between frames with the firings of hooks; in the first ten seconds of an attempt this share of its age."""
 
 GRACE = 10.0
-"""Seconds that the end of a run waits for a disk that does not answer."""
+"""Seconds that the end of a run waits for a disk or a device that does not answer."""
 
 SANITY = "the sanity check over the validation"
 """The name in a note on an exception."""
@@ -98,7 +98,10 @@ class Recorder:
         self._began = self._run_began = time.monotonic()
         self._clock_offset = time.time() - time.monotonic()
         self._closing = threading.Event()
+        self._waits_for_device = False
         self._one_at_a_time = threading.Lock()
+        """Held by a flush to its end, so that all it has taken is in the log when the next begins. `put`, `scalar` and
+        `say` never take it: the training goes on while a flush waits for the device."""
         self._thread = threading.Thread(target=self._work, name="hookflow-recorder", daemon=True)
 
     def start(self) -> None:
@@ -190,11 +193,12 @@ class Recorder:
             print_error(f"{owner}{summary}".removesuffix("\n"))
 
     def close(self) -> None:
-        """Write what is left and end the thread; give up after GRACE seconds, when the disk does not answer."""
+        """Write what is left and end the thread; give up after GRACE seconds, if the disk or device does not answer."""
         self._closing.set()
         self._thread.join(GRACE)
         if self._thread.is_alive():
-            print_error("hookflow: the disk does not answer; the end of the event log is lost")
+            silent = "device, which computes logged numbers," if self._waits_for_device else "disk"
+            print_error(f"hookflow: the {silent} does not answer; the end of the event log is lost")
 
     def _place(self) -> tuple[int, int]:
         if self._progress:
@@ -333,10 +337,12 @@ class Recorder:
         Messages name those that cannot be read, each once in a run.
         """
         used = _take(self._scalars)
+        self._waits_for_device = True
         for *_, computed in used:
             if computed is not None:
                 computed.synchronize()
         values = _fetched([value for *_, value, _ in used])
+        self._waits_for_device = False
         rows: dict[tuple[int, int], Row] = {}
         unread: list[Record] = []
         for (it, ep, t, name, *_), value in zip(used, values, strict=True):

@@ -173,12 +173,15 @@ class Run(_Reports):
         return here.hook if here else "task", self._offered_at or (self._iteration(here), self._state.epoch)
 
     def evaluate(self, batch: Any) -> dict[str, Any]:
+        if self._strategy.mesh is not None:  # the forward pass gathers shards
+            self._check_on_all_ranks("evaluate")
         evaluate = in_precision(evaluation_of(self.task), self.device, self.precision, self._compiled)
         return evaluate(self, batch)  # type: ignore[no-any-return]
 
     def loss(self, batch: Any) -> torch.Tensor:
         if self._requests.keeps_gradients:
             raise UserError(Problem("run.accumulate adds up the gradients of several batches; run.loss is of one"))
+        self._check_on_all_ranks("loss")
         outputs = in_precision(self.task.step, self.device, self.precision, self._compiled)(self, batch)
         weight = self._update.loss_weight
         return outputs["loss"] if is_one(weight) else outputs["loss"] * weight  # type: ignore[no-any-return]

@@ -317,7 +317,8 @@ class Trainer:
         wake = partial(setattr, self.state, "attention", True)
         failed = self._engine.dispatcher.failed
         parts, snapshot = self._parts, partial(RunCopy, self.run)
-        beside = Beside(plan, parts.model, snapshot, failed, wake, parts.place, parts.hooks, parts.section.seed)
+        seed, say = parts.section.seed, self._log.say
+        beside = Beside(plan, parts.model, snapshot, failed, wake, parts.place, parts.hooks, seed, say)
         self._engine.dispatcher.books.beside = beside.take
         return beside
 
