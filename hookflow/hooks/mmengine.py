@@ -74,6 +74,11 @@ def has_base(kind: object, is_base: Callable[[type], bool]) -> bool:
     return any(map(is_base, type.__getattribute__(kind, "__mro__")[1:]))
 
 
+def module_of(kind: type) -> str:
+    """Return the name of the module of a class; empty where it has taken that away."""
+    return str(type.__getattribute__(kind, "__module__") or "")
+
+
 def as_method(call: Callable[..., None], point: str, offers: Sequence[str]) -> Callable[..., None]:
     """Return a function of a hook, the run and what a point offers, with the name and the signature of a method."""
     parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", "run", *offers)]
@@ -88,8 +93,7 @@ def is_hook(kind: object) -> bool:
 
 
 def _is_base(kind: type) -> bool:
-    name, module = (type.__getattribute__(kind, key) for key in ("__name__", "__module__"))
-    return name == "Hook" and str(module).startswith("mmengine.")
+    return type.__getattribute__(kind, "__name__") == "Hook" and module_of(kind).startswith("mmengine.")
 
 
 def find(use: str, where: Where | None) -> type:
@@ -109,7 +113,7 @@ def find(use: str, where: Where | None) -> type:
 
 def adapted(kind: type, where: Where | None) -> type[Hook]:
     """Return a class of hookflow's hooks that calls a hook of MMEngine. Raises UserError for some of MMEngine's own."""
-    package = kind.__module__.partition(".")[0]
+    package = module_of(kind).partition(".")[0]
     if hint := INSTEAD.get(f"{package}.{kind.__name__}"):
         owner = {"mmengine": "MMEngine"}.get(package, package)
         raise UserError(Problem(f"{owner}'s {kind.__name__} needs MMEngine's Runner", where, hint))
@@ -139,7 +143,7 @@ def slots_of(
 
     The base is a class of the framework's own `package`.
     """
-    own = (base.__name__ for base in kind.__mro__ if base.__module__.startswith(package))
+    own = (base.__name__ for base in kind.__mro__ if module_of(base).startswith(package))
     reads, writes = next((known[name] for name in own if name in known), ({}, {}))
     every = {point: (*reads.get(point, ()), *offered.get(point, ())) for point in points}
     return {"reads": {point: slots for point, slots in every.items() if slots}, "writes": writes}

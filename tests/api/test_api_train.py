@@ -141,7 +141,10 @@ def test_a_failure_in_a_process_of_its_own_has_its_exit_status(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("number", "raised", "text"),
-    [(signal.SIGINT, KeyboardInterrupt, r"SIGINT received.*hookflow\.load_run"), (signal.SIGTERM, SystemExit, "143")],
+    [
+        (signal.SIGINT, KeyboardInterrupt, r"SIGINT received.*hookflow\.load_run"),
+        (signal.SIGTERM, hookflow.TrainingTerminatedError, r"SIGTERM received.*hookflow\.load_run"),
+    ],
 )
 def test_a_signal_saves_and_is_raised(tmp_path: Path, number: int, raised: type[BaseException], text: str) -> None:
     handler = signal.getsignal(number)

@@ -92,7 +92,9 @@ class Parts:
     @property
     def own_hooks(self) -> dict[str, Any]:
         """The hooks that the user has written."""
-        return {name: hook for name, hook in self.hooks.items() if not type(hook).__module__.startswith("hookflow.")}
+        return {
+            name: hook for name, hook in self.hooks.items() if not (type(hook).__module__ or "").startswith("hookflow.")
+        }
 
     @property
     def limited(self) -> dict[str, int]:
