@@ -188,7 +188,7 @@ class LightningHook(Hook):
     what comes next, where none follows.
     """
 
-    shown_all = "it is a callback of Lightning, whose trainer shows all of the run"
+    offload_blocker = "it is a callback of Lightning, whose trainer shows all of the run"
     kind: ClassVar[type]
     package: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()

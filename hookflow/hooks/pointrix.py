@@ -85,7 +85,7 @@ def _method(point: str, name: str) -> Callable[..., None]:
 class PointrixHook(Hook):
     """A hook of Pointrix. A checkpoint has its numbers and tensors."""
 
-    shown_all = "it is a hook of Pointrix, whose trainer shows all of the run"
+    offload_blocker = "it is a hook of Pointrix, whose trainer shows all of the run"
     kind: ClassVar[type]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

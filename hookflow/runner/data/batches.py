@@ -166,9 +166,8 @@ class SizeAttribute:
 def size_cannot_be_set(name: str) -> Problem:
     """Return that a hook cannot assign the size of batches, and what it can do."""
     message = f"{name} of a data source cannot be set: the run has begun with it"
-    return Problem(
-        message, hint="loader.batch_size in [data.train] sets it; run.replace_batch(batch) gives another batch"
-    )
+    hint = "loader.batch_size in [data.train] sets it; run.replace_batch(batch) gives another batch"
+    return Problem(message, hint=hint)
 
 
 def data_info(data: Any, examples: int, batches: int, batch_size: int, note: str = "") -> DataInfo:
