@@ -44,6 +44,11 @@ def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> s
         raise UserError(Problem(f"{path} is not the name of a file", where)) from None
 
 
+def nearest_sibling(path: Path) -> str:
+    """Return `did you mean "x.pt"?` for the file beside `path`, of its suffix, with the nearest name, or nothing."""
+    return nearest(path.name, [file.name for file in path.parent.glob(f"*{path.suffix}")])
+
+
 def nearest_file(path: Path) -> str:
     """Return `did you mean "x.toml"?` for the file beside `path` with the nearest name; empty when none is close."""
     beside = sorted(file.stem for file in path.parent.glob("*.toml"))
