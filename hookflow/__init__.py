@@ -13,20 +13,34 @@ if TYPE_CHECKING:
     from hookflow.api.pipeline import load
     from hookflow.api.recorded import load_run, runs
     from hookflow.api.training import train
-    from hookflow.errors import UserError
+    from hookflow.errors import TrainingTerminatedError, UserError
     from hookflow.hooks.base import Hook
     from hookflow.hooks.run import Run
     from hookflow.runner.data.source import Source
     from hookflow.runner.loop.task import Task
     from hookflow.writers import Writer
 
-__all__ = ["Hook", "Run", "Source", "Task", "UserError", "Writer", "__version__", "load", "load_run", "runs", "train"]
+__all__ = [
+    "Hook",
+    "Run",
+    "Source",
+    "Task",
+    "TrainingTerminatedError",
+    "UserError",
+    "Writer",
+    "__version__",
+    "load",
+    "load_run",
+    "runs",
+    "train",
+]
 
 _MODULES = {
     "Hook": "hookflow.hooks.base",
     "Run": "hookflow.hooks.run",
     "Source": "hookflow.runner.data.source",
     "Task": "hookflow.runner.loop.task",
+    "TrainingTerminatedError": "hookflow.errors",
     "UserError": "hookflow.errors",
     "Writer": "hookflow.writers",
     "load": "hookflow.api.pipeline",

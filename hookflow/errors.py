@@ -100,6 +100,10 @@ class DiagnosisError(Exception):
     """A failure whose message has the cause: its traceback is shown only where it goes through the user's code."""
 
 
+class TrainingTerminatedError(RuntimeError):
+    """A signal (SIGTERM, SIGUSR1) has ended the training of `hookflow.train`, with a checkpoint, before it was over."""
+
+
 class UserError(DiagnosisError):
     """The user's mistakes, all of them at once. The command line prints them and exits with 2, without a traceback."""
 

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from hookflow.api.pipeline import Pipeline, load
 from hookflow.api.recorded import RecordedRun
-from hookflow.errors import Problem, UserError, nearest_or_all
+from hookflow.errors import Problem, TrainingTerminatedError, UserError, nearest_or_all
 from hookflow.events.run_lock import exit_code, release
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor import plain
@@ -59,7 +59,8 @@ def train(
 
     An exception that ends the training is raised: a mistake in the pipeline as UserError, else what the code of a hook,
     a model or a task has raised; from a process of its own a RuntimeError with the exit status and the reason. Ctrl-C
-    ends the training at its next safe point, with a checkpoint, and is raised as KeyboardInterrupt then.
+    ends the training at its next safe point, with a checkpoint, and is raised as KeyboardInterrupt then; SIGTERM and
+    SIGUSR1 likewise, as TrainingTerminatedError.
     """
     if not isinstance(pipeline, Pipeline):
         pipeline = load(pipeline)
@@ -158,12 +159,12 @@ def _raise_failure(run_dir: RunDir, code: int, *, resumable: bool) -> None:
     if code == 0:
         return
     reason = failure_report(run_dir)
+    run = short(run_dir.path)
+    follows = f"resume it with: hookflow run --resume {run}" if resumable else f"hookflow.load_run({str(run)!r})"
     if code == 130:
-        run = short(run_dir.path)
-        follows = f"resume it with: hookflow run --resume {run}" if resumable else f"hookflow.load_run({str(run)!r})"
         raise KeyboardInterrupt(f"{reason}; {follows}")
     if code == 143:
-        raise SystemExit(code)
+        raise TrainingTerminatedError(f"{reason}; {follows}")
     if code == 2:
         raise UserError(Problem(reason))
     raise RuntimeError(f"the run {run_dir.id} ended with exit status {code}: {reason} (see {short(run_dir.output)})")

@@ -116,7 +116,7 @@ def _wanted(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, c
     if kept:
         print_error(f"kept from the start of the run: {' '.join(f'--set {override}' for override in kept)}")
     loaded = read_pipeline(file, (*kept, *changes.overrides), without=changes.without, only=changes.only)
-    return Target(str(file), loaded, valid_plan(loaded, shuffle=shuffle), file.parent)
+    return Target(str(file), loaded, valid_plan(loaded, shuffle=shuffle, begins=False), file.parent)
 
 
 def as_recorded(run_dir: RunDir, folder: Path, changes: Changes, hooks: Iterable[Override] = ()) -> Target:
@@ -132,7 +132,7 @@ def as_recorded(run_dir: RunDir, folder: Path, changes: Changes, hooks: Iterable
     shuffle = recorded(folder)[1].shuffle if changes.shuffle is None else changes.shuffle
     overrides: tuple[str | Override, ...] = (*hooks, *changes.overrides)
     loaded = read_pipeline(short(file), overrides, without=changes.without, only=changes.only, base=base)
-    plan = valid_plan(loaded, base, shuffle)
+    plan = valid_plan(loaded, base, shuffle, begins=False)
     name = f"{run_dir.id} with {' '.join(loaded.overrides) or f'--shuffle {shuffle}'}"
     kept = _kept(facts.get("overrides", []), changes.overrides, None)
     source, written = Path(facts.get("source", file)), dict.fromkeys((*kept, *loaded.overrides))

@@ -272,7 +272,8 @@ def forked(named: str, file: Path | None, changes: Changes) -> RunDir:
         now = as_recorded(run_dir, checkpoint, changes)
     else:
         loaded = changes.load(file)
-        now = Target(str(file), loaded, valid_plan(loaded, shuffle=changes.shuffle), file.parent)
+        plan = valid_plan(loaded, shuffle=changes.shuffle, begins=False)
+        now = Target(str(file), loaded, plan, file.parent)
     if result := difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
         print_error("\n".join([*difference_lines(then, now, result), ""]))
     if not now.loaded.pipeline.run.test:

@@ -212,10 +212,12 @@ class Points:
     def pairs(self) -> dict[str, str]:
         """The values of `around_X`: every X that has a `before_X`, with the `after_X` that closes it.
 
-        Only a save is closed elsewhere: at `after_save_checkpoint` the training has long gone on.
+        Only a save is closed elsewhere: at `after_save_checkpoint` the training has long gone on. A pipeline's own
+        `before_copy_checkpoint` opens nothing, since `after_copy_checkpoint` closes the save.
         """
         opened = [name.removeprefix("before_") for name in self._by_name if name.startswith("before_")]
-        closings = {pair: f"after_{pair}" for pair in opened} | {"save_checkpoint": "after_copy_checkpoint"}
+        closings = {pair: f"after_{pair}" for pair in opened if pair != "copy_checkpoint"}
+        closings["save_checkpoint"] = "after_copy_checkpoint"
         return {pair: closing for pair, closing in closings.items() if closing in self._by_name}
 
     @cached_property

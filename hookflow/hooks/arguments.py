@@ -2,10 +2,11 @@
 
 import inspect
 import json
+import sys
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import InitVar, is_dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -109,11 +110,11 @@ def wrong_arguments(
         if name in named and name in offered:
             message = f'{called}: "{name}" is what the point offers, so it cannot be given here'
             yield Problem(message, place(places[name]), "give the argument another name")
-        elif name in named:
+        elif name in named or inspect.Parameter.VAR_KEYWORD in kinds:  # which may hand it on to a base
             written: Any = args if public is None else public
             at = places[name] if isinstance(written, Mapping) else int(places[name])
             yield from _wrong_value(make, called, name, value, place(places[name]), written[at])
-        elif inspect.Parameter.VAR_KEYWORD not in kinds:
+        else:
             hint = nearest(name, free) or takes
             yield Problem(f'{called} takes no argument "{name}"', place(places[name]), hint)
     missing = [n for n, p in named.items() if p.default is p.empty and n not in provided and n not in filled]
@@ -258,17 +259,56 @@ def argument_type(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:
     """Return the type that validates an argument of a class or function against its annotation."""
     while isinstance(make, partial):
         make = make.func
-    function = vars(make).get("__init__", make) if isinstance(make, type) else make
-    if not isinstance(make, type) and not inspect.isroutine(make):
-        function = type(make).__call__  # an object that can be called
-    return _type_of(function, name)
+    if isinstance(make, type):
+        return _type_for_class(make, name)
+    if inspect.isroutine(make):
+        return _type_of(make, name)
+    return _type_of(type(make).__call__, name)  # an object that can be called
+
+
+@cache
+def _type_for_class(kind: type, name: str) -> TypeAdapter[Any]:
+    """Return the type of an argument of a class: that of the first constructor in its bases which names it.
+
+    A constructor that does not name it hands it on by its `**keywords`.
+    """
+    for base in kind.__mro__:
+        for method in ("__init__", "__new__"):
+            function = vars(base).get(method)
+            if isinstance(function, staticmethod):
+                function = function.__func__
+            if not inspect.isfunction(function) or name not in inspect.signature(function).parameters:
+                continue
+            if function.__code__.co_filename == "<string>" and is_dataclass(base):
+                return _type_of_field(base, name)
+            return _type_of(function, name)
+    return _adapter(Any, name, {})
+
+
+def _type_of_field(kind: type, name: str) -> TypeAdapter[Any]:
+    """Return the type of a field of a dataclass; its text is read in the module of the class that has declared it."""
+    for base in kind.__mro__:
+        declared = inspect.get_annotations(base)
+        if name in declared:
+            module = sys.modules.get(base.__module__)
+            return _adapter(declared[name], name, getattr(module, "__dict__", {}))
+    return _adapter(Any, name, {})
 
 
 @cache
 def _type_of(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
-    only = SimpleNamespace(__annotations__={name: getattr(function, "__annotations__", {}).get(name, Any)})
+    annotation = getattr(function, "__annotations__", {}).get(name, Any)
+    written = inspect.unwrap(function)  # a decorator copies the annotations, and has other globals
+    return _adapter(annotation, name, getattr(written, "__globals__", {}))
+
+
+def _adapter(annotation: Any, name: str, namespace: dict[str, Any]) -> TypeAdapter[Any]:
+    """Return the type that an annotation means; any type where its text means none."""
+    only = SimpleNamespace(__annotations__={name: annotation})
     try:
-        annotation = typing.get_type_hints(only, getattr(function, "__globals__", {}), include_extras=True)[name]
+        meant = typing.get_type_hints(only, namespace, include_extras=True)[name]
     except Exception:  # the module imports the type for type checkers alone, or its text is no type
-        annotation = Any
-    return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
+        meant = Any
+    if isinstance(meant, InitVar):
+        meant = meant.type
+    return TypeAdapter(meant, config=ConfigDict(arbitrary_types_allowed=True))

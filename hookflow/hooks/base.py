@@ -31,6 +31,9 @@ class Hook:
 
     `settable` names arguments that a user may set during the run (`hookflow ctl RUN set grad_clip.max_norm=0.5`): the
     hook keeps each as an attribute of the same name, and reads that at every firing.
+
+    `offload_blocker` says why no other thread can call the hook, and `process_blocker` why no other process can; where
+    they are empty, its slots and its source decide.
     """
 
     points: ClassVar[tuple[str, ...] | None] = None
@@ -44,6 +47,8 @@ class Hook:
     parameters: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[Ranks] = "all"
     settable: ClassVar[tuple[str, ...]] = ()
+    offload_blocker: ClassVar[str] = ""
+    process_blocker: ClassVar[str] = ""
 
     watches: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """By the name of a method: the method that is called before it at every visit of its point, with the same

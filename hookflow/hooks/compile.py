@@ -135,6 +135,8 @@ def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) ->
     where = table.places.of(f"hooks.{table.name}.{key}")
     bound = [each for each in node.bound if (each.point, each.half) in at]
     obstacle = next(_obstacles(table, bound, sources), "") if offload else ""
+    if offload == "process":
+        obstacle = obstacle or getattr(table.hook, "process_blocker", "")
     if {True, "process"} <= {each for each, _ in wanted.values()}:
         obstacle = "it fires in a thread at one point and in a process at another"
     return Wish(offload, at, keys.queue, keys.when_full, timeout, where, obstacle)
@@ -143,12 +145,12 @@ def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) ->
 def _limit(table: HookTable) -> Limit:
     where = table.places.of(f"hooks.{table.name}.over_budget")
     stateful = getattr(table.hook, "state_dict", Hook.state_dict) is not Hook.state_dict
-    return Limit(table.table.budget or "", where, stateful, getattr(table.hook, "shown_all", ""))
+    return Limit(table.table.budget or "", where, stateful, getattr(table.hook, "offload_blocker", ""))
 
 
 def _obstacles(table: HookTable, bound: Sequence[Binding], sources: Mapping[str, Source | None]) -> Iterator[str]:
-    if shown_all := getattr(table.hook, "shown_all", ""):
-        yield shown_all
+    if blocker := getattr(table.hook, "offload_blocker", ""):
+        yield blocker
     if getattr(table.hook, "watches", None):
         yield "it takes in the numbers of every iteration in the training thread"
     for binding in bound:

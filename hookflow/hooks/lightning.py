@@ -16,7 +16,16 @@ from hookflow.graph.plan import Nodes
 from hookflow.graph.slots import root
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.lightning_trainer import Checkpoint, Groups, Trainer
-from hookflow.hooks.mmengine import CHECKPOINT, ByPoint, as_method, has_base, hook_class, is_adapted, slots_of
+from hookflow.hooks.mmengine import (
+    CHECKPOINT,
+    ByPoint,
+    as_method,
+    has_base,
+    hook_class,
+    is_adapted,
+    module_of,
+    slots_of,
+)
 from hookflow.hooks.mmengine_runner import changed, numbers_of
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import evaluating, in_mode, is_sharded
@@ -114,8 +123,8 @@ def is_hook(kind: object) -> bool:
 
 
 def _is_base(kind: type) -> bool:
-    name, module = (str(type.__getattribute__(kind, key)) for key in ("__name__", "__module__"))
-    return name == "Callback" and module.startswith(tuple(f"{package}." for package in PACKAGES))
+    packages = tuple(f"{package}." for package in PACKAGES)
+    return type.__getattribute__(kind, "__name__") == "Callback" and module_of(kind).startswith(packages)
 
 
 def find(use: str, where: Where | None) -> type:
@@ -134,12 +143,12 @@ def find(use: str, where: Where | None) -> type:
 
 def adapted(kind: type, where: Where | None) -> type[Hook]:
     """Return a class of hookflow's hooks that calls a callback of Lightning. Raises UserError for some of its own."""
-    if kind.__module__.startswith(PACKAGES) and kind.__name__ in INSTEAD:
+    if module_of(kind).startswith(PACKAGES) and kind.__name__ in INSTEAD:
         raise UserError(Problem(f"{kind.__name__} needs Lightning's Trainer", where, INSTEAD[kind.__name__]))
     if "on_before_zero_grad" in _own(kind):
         hint = "gradients are cleared before the forward pass: on_train_batch_end is the last method before that"
         raise UserError(Problem(f"{kind.__name__}.on_before_zero_grad has no point here", where, hint))
-    bases = {base.__name__ for base in kind.__mro__ if base.__module__.startswith(PACKAGES)}
+    bases = {base.__name__ for base in kind.__mro__ if module_of(base).startswith(PACKAGES)}
     base = next((hook for name, hook in SPECIAL.items() if name in bases), LightningHook)
     methods = {point: _method(point) for point in (*_points(kind), *base.needs)}
     slots = slots_of(kind, PACKAGES, SLOTS, methods, CHECKPOINT) if base is LightningHook else {}
@@ -179,7 +188,7 @@ class LightningHook(Hook):
     what comes next, where none follows.
     """
 
-    shown_all = "it is a callback of Lightning, whose trainer shows all of the run"
+    offload_blocker = "it is a callback of Lightning, whose trainer shows all of the run"
     kind: ClassVar[type]
     package: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()

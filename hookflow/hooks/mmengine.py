@@ -12,7 +12,7 @@ from inspect import Parameter, Signature
 from typing import Any, ClassVar
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.graph.plan import EdgeSpec, Node, Nodes, Phase
+from hookflow.graph.plan import EdgeSpec, Half, Node, Nodes, Phase
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.mmengine_runner import Checkpoint, Runner, changed, numbers, numbers_of, samples
 from hookflow.hooks.run import Run
@@ -74,6 +74,11 @@ def has_base(kind: object, is_base: Callable[[type], bool]) -> bool:
     return any(map(is_base, type.__getattribute__(kind, "__mro__")[1:]))
 
 
+def module_of(kind: type) -> str:
+    """Return the name of the module of a class; empty where it has taken that away."""
+    return str(type.__getattribute__(kind, "__module__") or "")
+
+
 def as_method(call: Callable[..., None], point: str, offers: Sequence[str]) -> Callable[..., None]:
     """Return a function of a hook, the run and what a point offers, with the name and the signature of a method."""
     parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", "run", *offers)]
@@ -88,8 +93,7 @@ def is_hook(kind: object) -> bool:
 
 
 def _is_base(kind: type) -> bool:
-    name, module = (type.__getattribute__(kind, key) for key in ("__name__", "__module__"))
-    return name == "Hook" and str(module).startswith("mmengine.")
+    return type.__getattribute__(kind, "__name__") == "Hook" and module_of(kind).startswith("mmengine.")
 
 
 def find(use: str, where: Where | None) -> type:
@@ -109,7 +113,7 @@ def find(use: str, where: Where | None) -> type:
 
 def adapted(kind: type, where: Where | None) -> type[Hook]:
     """Return a class of hookflow's hooks that calls a hook of MMEngine. Raises UserError for some of MMEngine's own."""
-    package = kind.__module__.partition(".")[0]
+    package = module_of(kind).partition(".")[0]
     if hint := INSTEAD.get(f"{package}.{kind.__name__}"):
         owner = {"mmengine": "MMEngine"}.get(package, package)
         raise UserError(Problem(f"{owner}'s {kind.__name__} needs MMEngine's Runner", where, hint))
@@ -139,23 +143,61 @@ def slots_of(
 
     The base is a class of the framework's own `package`.
     """
-    own = (base.__name__ for base in kind.__mro__ if base.__module__.startswith(package))
+    own = (base.__name__ for base in kind.__mro__ if module_of(base).startswith(package))
     reads, writes = next((known[name] for name in own if name in known), ({}, {}))
     every = {point: (*reads.get(point, ()), *offered.get(point, ())) for point in points}
     return {"reads": {point: slots for point, slots in every.items() if slots}, "writes": writes}
 
 
 def with_priorities(nodes: Nodes, hooks: Mapping[str, Any]) -> dict[str, Node]:
-    """Return the nodes with an edge from each hook of MMEngine to each of a greater number, unless the file has one."""
+    """Return the nodes with an edge from each hook of MMEngine to each of a greater number.
+
+    At a point where stated edges put the two the other way round, directly or by way of others, there is none.
+    """
     levels = {name: hook.level for name, hook in hooks.items() if is_adapted(hook, MMEngineHook)}
     result = dict(nodes)
+    if not levels:
+        return result
+    points = {name: {(bound.point, bound.half) for bound in node.bound} for name, node in nodes.items()}
+    followers = {place: _followers(nodes, points, place) for name in levels for place in points[name]}
     for name, level in levels.items():
-        node = nodes[name]
-        stated = {edge.hook for edge in (*node.after, *node.before)}
         where = Where(f"priority {level}")
-        earlier = [other for other, its in levels.items() if its < level and other not in stated]
-        edges = (EdgeSpec(other, False, "class", where) for other in earlier)
-        result[name] = replace(node, after=(*node.after, *edges))
+        edges: list[EdgeSpec] = []
+        for other, its_level in levels.items():
+            if its_level >= level:
+                continue
+            shared = points[name] & points[other]
+            stated = {place for place in shared if other in followers[place].get(name, ())}
+            if not stated:
+                edges.append(EdgeSpec(other, False, "class", where))
+            else:
+                edges += (EdgeSpec(other, False, "class", where, place) for place in sorted(shared - stated))
+        result[name] = replace(nodes[name], after=(*nodes[name].after, *edges))
+    return result
+
+
+def _followers(
+    nodes: Nodes, points: Mapping[str, Collection[tuple[str, Half]]], place: tuple[str, Half]
+) -> dict[str, set[str]]:
+    """Return, for each hook at a point, the hooks that stated edges put after it there, directly or by others."""
+    direct: dict[str, set[str]] = {name: set() for name, places in points.items() if place in places}
+    for name in direct:
+        for spec in nodes[name].after:
+            if spec.hook in direct and spec.at in (None, place):
+                direct[spec.hook].add(name)
+        for spec in nodes[name].before:
+            if spec.hook in direct and spec.at in (None, place):
+                direct[name].add(spec.hook)
+    result: dict[str, set[str]] = {}
+    for name in direct:
+        found: set[str] = set()
+        waiting = [*direct[name]]
+        while waiting:
+            follower = waiting.pop()
+            if follower not in found:
+                found.add(follower)
+                waiting += direct[follower]
+        result[name] = found
     return result
 
 
@@ -189,7 +231,7 @@ def _method(stage: str) -> Callable[..., None]:
 class MMEngineHook(Hook):
     """A hook of MMEngine. A checkpoint has its numbers and tensors, and the scalars of the message hub."""
 
-    shown_all = "it is a hook of MMEngine, whose runner shows all of the run"
+    offload_blocker = "it is a hook of MMEngine, whose runner shows all of the run"
     """Why no other thread can call the hook."""
     kind: ClassVar[type]
     level: ClassVar[int]

@@ -15,7 +15,7 @@ import tomli
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.base import Hook
-from hookflow.hooks.mmengine import as_method, hook_class
+from hookflow.hooks.mmengine import as_method, hook_class, module_of
 from hookflow.hooks.mmengine_runner import View, numbers, numbers_of
 from hookflow.hooks.run import Run
 from hookflow.pipeline.registry import missing_package
@@ -62,7 +62,7 @@ def find(use: str, where: Where | None) -> type:
 
 def adapted(kind: type, where: Where | None) -> type[Hook]:
     base = next(
-        (base for base in kind.__mro__ if base.__module__.startswith("pointrix") and base.__name__ == "Hook"), None
+        (base for base in kind.__mro__ if module_of(base).startswith("pointrix") and base.__name__ == "Hook"), None
     )
     own = {name for each in kind.__mro__ if each not in (base, object) for name in vars(each)}
     theirs = {point: "exception" if point == "on_exception" else point for point in POINTS}
@@ -85,7 +85,7 @@ def _method(point: str, name: str) -> Callable[..., None]:
 class PointrixHook(Hook):
     """A hook of Pointrix. A checkpoint has its numbers and tensors."""
 
-    shown_all = "it is a hook of Pointrix, whose trainer shows all of the run"
+    offload_blocker = "it is a hook of Pointrix, whose trainer shows all of the run"
     kind: ClassVar[type]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

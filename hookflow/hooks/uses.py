@@ -124,7 +124,7 @@ def keys_set(source: Source | None, argument: str) -> Iterator[tuple[str, Where]
 
 def _returns(source: Source | None) -> Where | None:
     """Return where a method of the user's returns a value, other than what a call on the run gives."""
-    if source is None or source.function.__module__.startswith("hookflow."):
+    if source is None or (source.function.__module__ or "").startswith("hookflow."):
         return None
     for node in _own_nodes(tree) if (tree := _tree(source.function)) else ():
         match node:

@@ -44,6 +44,11 @@ def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> s
         raise UserError(Problem(f"{path} is not the name of a file", where)) from None
 
 
+def nearest_sibling(path: Path) -> str:
+    """Return `did you mean "x.pt"?` for the file beside `path`, of its suffix, with the nearest name, or nothing."""
+    return nearest(path.name, [file.name for file in path.parent.glob(f"*{path.suffix}")])
+
+
 def nearest_file(path: Path) -> str:
     """Return `did you mean "x.toml"?` for the file beside `path` with the nearest name; empty when none is close."""
     beside = sorted(file.stem for file in path.parent.glob("*.toml"))
@@ -118,7 +123,7 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
                 yield problem
             continue
         value = read_value(text)
-        if value == text and text.startswith(("[", "{", '"', "'")):
+        if value == text and is_unfinished(text):
             yield Problem(f"unterminated value {text}", where, "perhaps the shell took its quotes: put '…' around")
             continue
         run = tree.get("run")
@@ -166,6 +171,20 @@ def read_value(text: str) -> Any:
     return values[0] if stands else text
 
 
+def is_unfinished(text: str) -> bool:
+    """Say whether a text that is no TOML was meant as a list, a table or a string; `{run}/x` and `[ab]*.w` are names.
+
+    A name has more behind its brackets, or a single word in its braces.
+    """
+    if text.startswith(('"', "'")):
+        return True
+    if text.startswith("{"):
+        return re.match(r"\{\w+\}", text) is None
+    if text.startswith("["):
+        return re.match(r"\[[^\[\],]+\][^\[\],]", text) is None
+    return False
+
+
 def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:
     """Set the value, making tables on the way. The whole is validated later."""
     for depth, name in enumerate(key):
@@ -189,8 +208,20 @@ def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:
 def _take_away(key: Key, tree: Any, where: Where) -> Problem | None:
     """Remove a key. That one is not there is a mistake, but for a length, which may have given way already."""
     *route, last = key
-    for name in route:
-        tree = tree.get(name) if isinstance(tree, dict) else None
+    for depth, name in enumerate(route):
+        if isinstance(tree, dict):
+            tree = tree.get(name)
+        elif isinstance(tree, list) and name.isdecimal() and int(name) < len(tree):
+            tree = tree[int(name)]
+        elif isinstance(tree, list):
+            there = f"its {len(tree)} entries are counted from 0"
+            return Problem(f'"{dotted(tuple(key[:depth]))}" is a list and has no "{name}"', where, there)
+        else:
+            tree = None
+    if isinstance(tree, list):
+        whole = dotted(tuple(route))
+        hint = f"give the whole list: {whole}=[…]"
+        return Problem(f"null takes a key away, and no entry of the list {whole}", where, hint)
     if isinstance(tree, dict) and last in tree:
         del tree[last]
     elif last not in OTHER_LENGTH or route != ["run"]:

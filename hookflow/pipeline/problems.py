@@ -116,7 +116,11 @@ def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[st
     shown = f"the value of {written}" if written else _shown(value)
     match details["type"]:
         case kind if kind in _KINDS:
-            return f"{name} must be {_KINDS[kind]}, not {shown}", "" if written else _mend(kind, value)
+            message = f"{name} must be {_KINDS[kind]}, not {shown}"
+            if not written:
+                return message, _mend(kind, value)
+            is_text = kind == "string_type"
+            return message, "quotes in the variable make it a text: NAME='\"12\"'" if is_text else ""
         case kind if kind in _BOUNDS:
             words, bound = _BOUNDS[kind]
             return f"{name} must be {words} {context[bound]}, not {shown}", ""

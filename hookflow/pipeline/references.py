@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 from pydantic import ValidationError
@@ -36,6 +38,20 @@ def variables_of(text: str) -> list[str]:
     """Return the variables of the environment that a string of a pipeline refers to."""
     names = ((match["name"] or "").strip() for match in _REFERENCE.finditer(text))
     return [name.removeprefix(ENVIRONMENT).partition(":-")[0] for name in names if name.startswith(ENVIRONMENT)]
+
+
+def read_variable(text: str) -> Any:
+    """Return the value of a variable of the environment: what TOML reads in it, or else the text itself.
+
+    A number that a float cannot hold stays a text, since it is rather an identifier: of `12e45678` infinity would be
+    left, and of twenty digits with a fraction sixteen.
+    """
+    value = read_value(text)
+    if isinstance(value, float) and any(character.isdigit() for character in text):
+        written = Decimal(text.replace("_", ""))
+        if not isfinite(value) or written != Decimal(repr(value)):
+            return text
+    return value
 
 
 def escape(value: Any) -> Any:
@@ -101,6 +117,9 @@ class _Resolver:
         if match["name"] is None:
             return "${" if self.environ is not None else match.group()
         value = self._look_up(match, path)
+        variable = self._text_of_variable(match["name"].strip())
+        if variable is not None:
+            return variable
         if isinstance(value, dict | list):
             kind = "table" if isinstance(value, dict) else "list"
             self._fail(path, f"{match.group()} is a {kind} and cannot stand within a string")
@@ -119,7 +138,7 @@ class _Resolver:
             if variable not in self.environ and not has_default:
                 hint = f"set it, or give a default: ${{env:{variable}:-…}}"
                 self._fail(path, f'the environment variable "{variable}" is not set', hint)
-            return read_value(self.environ.get(variable) or default)
+            return read_variable(self.environ.get(variable) or default)
         target: Any = self.tree
         key = tuple(name.split("."))
         for part in key:
@@ -132,6 +151,16 @@ class _Resolver:
                 there = [".".join(known) for known, _ in walk(self.tree) if known] if hinted else []
                 self._fail(path, f'${{{name}}}: the pipeline sets no key "{name}"', nearest(name, there))
         return self.resolve(target, key)
+
+    def _text_of_variable(self, name: str) -> str | None:
+        """Return what a reference to the environment stands for within a string: the characters themselves.
+
+        None for other references, and where the reference is to stay.
+        """
+        if self.environ is None or not name.startswith(ENVIRONMENT):
+            return None
+        variable, _, default = name.removeprefix(ENVIRONMENT).partition(":-")
+        return self.environ.get(variable) or default
 
     def _count(self, made: int, path: Key) -> None:
         self._made += made

@@ -454,5 +454,6 @@ def _is_object(thing: Any) -> bool:
     kind = type(thing)
     if not hasattr(thing, "__dict__") or callable(getattr(thing, "__get__", None)) or isinstance(thing, _PURE):
         return False
-    known = kind.__module__.startswith(_NOT_LOOKED_INTO) and not kind.__module__.startswith(_BUT)
+    module = kind.__module__ or ""
+    known = module.startswith(_NOT_LOOKED_INTO) and not module.startswith(_BUT)
     return not known and not any(isinstance(value, _IN_USE) for value in vars(thing).values())

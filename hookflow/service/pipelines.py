@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,11 +110,52 @@ def read_pipeline(
         raise UserError(sorted(problems, key=by_place)) from None
 
 
-def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = None, *, imports: bool = True) -> Plan:
+def missing_weights(loaded: Loaded, folder: Path) -> Iterator[Problem]:
+    """Yield a problem for each file of initial weights that is not there."""
+    from hookflow.pipeline.layers import nearest_sibling
+    from hookflow.pipeline.load import key_of
+
+    for name, model in loaded.pipeline.models.items():
+        section = model.begins_with
+        if section is None:
+            continue
+        path = folder / Path(section.file).expanduser()
+        key = key_of("model", name)
+        if not path.exists():
+            at = f"{key}.weights" if isinstance(model.weights, str) else f"{key}.weights.file"
+            yield Problem(f'there is no file "{path}"', loaded.places.of(at), nearest_sibling(path))
+
+
+def numbers_not_finite(loaded: Loaded) -> Iterator[Problem]:
+    """Yield a problem for each argument of an optimizer that is infinite, or no number: the weights would be, too."""
+    from hookflow.pipeline.load import key_of
+    from hookflow.pipeline.source_map import walk
+
+    for name, optimizer in loaded.pipeline.optimizers.items():
+        key = key_of("optimizer", name)
+        written = {f"{key}.args": optimizer.args}
+        written |= {f"{key}.groups.{k}.args": group.args for k, group in enumerate(optimizer.groups)}
+        for at, args in written.items():
+            for path, value in walk(args):
+                if isinstance(value, float) and not isfinite(value):
+                    argument = ".".join(path)
+                    message = f'{key}: "{argument}" must be a finite number, not {value}'
+                    yield Problem(message, loaded.places.of(f"{at}.{argument}"))
+
+
+def valid_plan(
+    loaded: Loaded,
+    base: Path | None = None,
+    shuffle: int | None = None,
+    *,
+    imports: bool = True,
+    begins: bool = True,
+) -> Plan:
     """Compile the hooks and look for everything else that the pipeline names; the plan has all warnings of `check`.
 
     Files are relative to `base`, the pipeline's own folder if left out; `shuffle` is the seed of another order.
-    Unless it `imports`, of the user's hooks only the file's words are known. Raises UserError with all that is wrong.
+    Unless it `imports`, of the user's hooks only the file's words are known. A run that `begins` needs the files of its
+    initial weights; a resumed one does not read them. Raises UserError with all that is wrong.
     """
     from hookflow.hooks.arguments import wrong_by_source
     from hookflow.hooks.compile import compile_pipeline
@@ -121,6 +163,9 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
 
     folder = base or loaded.source.parent
     problems = [*missing_components(loaded, folder), *wrong_parts(loaded), *wrong_by_source(loaded, folder)]
+    problems += numbers_not_finite(loaded)
+    if begins:
+        problems += missing_weights(loaded, folder)
     if loaded.pipeline.notify is not None:
         from hookflow.monitor.notify import wrong_notifications
 

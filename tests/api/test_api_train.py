@@ -141,7 +141,10 @@ def test_a_failure_in_a_process_of_its_own_has_its_exit_status(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("number", "raised", "text"),
-    [(signal.SIGINT, KeyboardInterrupt, r"SIGINT received.*hookflow\.load_run"), (signal.SIGTERM, SystemExit, "143")],
+    [
+        (signal.SIGINT, KeyboardInterrupt, r"SIGINT received.*hookflow\.load_run"),
+        (signal.SIGTERM, hookflow.TrainingTerminatedError, r"SIGTERM received.*hookflow\.load_run"),
+    ],
 )
 def test_a_signal_saves_and_is_raised(tmp_path: Path, number: int, raised: type[BaseException], text: str) -> None:
     handler = signal.getsignal(number)
@@ -375,3 +378,60 @@ def test_a_run_is_bars_that_move_and_then_a_table_or_the_error_of_its_cell(execu
     assert not [output for output in failed if output.output_type == "stream"], "its traceback is printed once"
     assert [output.ename for output in stopped if output.output_type == "error"] == ["KeyboardInterrupt"]
     assert last[0].text == "interrupted failed finished 10\n"
+
+
+class Assigns(Hook):
+    """Assigns an attribute, of the run or of its training data, and keeps what is said of it."""
+
+    points = ("after_train_iter",)
+
+    def __init__(self, name: str, of_data: bool = False) -> None:
+        self.attribute, self.of_data = name, of_data
+        self.problems: list[Any] = []
+
+    def after_train_iter(self, run: Any) -> None:
+        owner = run.data["train"] if self.of_data else run
+        with pytest.raises(hookflow.UserError) as refused:
+            setattr(owner, self.attribute, 256)
+        self.problems += refused.value.problems
+
+
+@pytest.mark.parametrize(
+    ("name", "of_data", "hint"),
+    [
+        ("batch", False, "run.replace_batch"),
+        ("batch_size", False, "run.replace_batch"),
+        ("stopped", False, "run.stop"),
+        ("should_stop", False, "run.stop"),
+        ("max_iters", False, "run.stop"),
+        ("metrics", False, "metrics["),
+        ("model", False, "change what run.model holds"),
+        ("iter", False, ""),
+        ("log", False, ""),
+        ("counter", False, "self.counter"),
+        ("batch_size", True, "loader.batch_size"),
+    ],
+)
+def test_what_the_training_would_not_see_cannot_be_assigned(
+    tmp_path: Path, name: str, of_data: bool, hint: str
+) -> None:
+    hook = Assigns(name, of_data)
+    tables = {
+        "extends": str(TOY.with_name("distributed") / "clouds.toml" if of_data else TOY),
+        "run": {"threads": 1, "max_iters": 2, "dir": str(tmp_path)},
+        "hooks": {"assigns": {"use": hook}},
+    }
+    hookflow.train(tables, ui="none")
+    assert len(hook.problems) == 2
+    assert all(hint in problem.hint for problem in hook.problems)
+    assert all(name in problem.message for problem in hook.problems)
+
+
+def test_sizes_of_every_source_of_hookflow_are_fixed() -> None:
+    from hookflow.runner.data.loader_parts import BatchSharding
+
+    sharding = BatchSharding(10, 4, drop_last=False)
+    for name in ("batch_size", "global_batch_size"):
+        with pytest.raises(hookflow.UserError):
+            setattr(sharding, name, 256)
+    assert [sharding.batch_size(index) for index in range(3)] == [4, 4, 2]

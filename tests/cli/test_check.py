@@ -259,3 +259,24 @@ def test_a_full_disk_or_quota_is_a_line_without_a_traceback(full: str, why: str)
     command = f"ulimit -f 0; exec {sys.executable} -m hookflow graph p.toml >{full}"
     done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, f"cannot be written: {why}\n")
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ('model.weights="absent.pt"', "model.weights"),
+        ('model.weights={file="absent.pt", exclude=["a"]}', "model.weights"),
+        ("optimizer.args.lr=nan", "optimizer.args.lr"),
+        ("optimizer.args.weight_decay=-inf", "optimizer.args.weight_decay"),
+        ('optimizer.groups=[{match="*", args={lr=nan}}]', "optimizer.groups"),
+    ],
+)
+def test_what_would_end_or_spoil_the_run_at_its_start_is_no_valid_pipeline(override: str, line: str) -> None:
+    (problem,) = json.loads(check(override, options=JSON, code=2))["problems"]
+    assert problem["source"] == f"--set {override}"
+    assert line in problem["source"]
+
+
+def test_initial_weights_that_are_there_are_no_problem() -> None:
+    torch.save({}, "there.pt")
+    check('model.weights="there.pt"')

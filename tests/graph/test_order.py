@@ -36,6 +36,22 @@ def test_arounds_nest_even_if_the_closing_point_is_declared_first() -> None:
         assert [order(compiled, point) for point, _ in halves] == [["a", "b", "c"], ["c", "b", "a"]]
 
 
+def test_two_arounds_do_not_close_at_one_point() -> None:
+    own = Point("before_copy_checkpoint", 3, ("run",), "firing", "", "own", "before_save_checkpoint")
+    points = Points([own])
+    assert [pair for pair, closing in points.pairs.items() if closing == "after_copy_checkpoint"] == ["save_checkpoint"]
+    save = (("before_save_checkpoint", "enter"), ("after_copy_checkpoint", "exit"))
+    nodes = {
+        "inner": node("inner", ["outer"], points=save),  # type: ignore[arg-type]
+        "outer": node("outer", points=save),  # type: ignore[arg-type]
+        "own": node("own", points=(("before_copy_checkpoint", "whole"),)),
+    }
+    compiled = compile_plan("p", nodes, (), points)
+    assert order(compiled, "before_save_checkpoint") == ["outer", "inner"]
+    assert order(compiled, "after_copy_checkpoint") == ["inner", "outer"]
+    assert order(compiled, "before_copy_checkpoint") == ["own"]
+
+
 def edges(compiled: Plan, point: str = POINT) -> list[tuple[str, str, str]]:
     return [(edge.first, edge.then, edge.where or " ".join(edge.slots)) for edge in compiled.edges_at(point)]
 

@@ -241,6 +241,24 @@ def test_a_lower_priority_number_fires_first_whatever_the_file_says(trained: Tra
 
 
 @pytest.mark.parametrize(
+    "stated",
+    [
+        ['hooks.late.before=["first"]'],
+        ['hooks.first.after=["late"]'],
+        [
+            'hooks.between={use="builtins:print", points=["before_train"], after=["late"], before=["first"]}',
+        ],
+    ],
+)
+def test_an_edge_of_the_file_is_stronger_than_a_priority(stated: list[str]) -> None:
+    late = 'hooks.late={use="tests.hooks.mm_hooks:Asks", args={attribute="runner.iter"}}'
+    early = 'hooks.first={use="tests.hooks.mm_hooks:Early"}'
+    plan = compile_pipeline(parse(TOY.read_text(), TOY, [late, early, *stated]))
+    fired = [binding.hook for binding in plan.at("before_train") if binding.hook in ("late", "first")]
+    assert fired == ["late", "first"]
+
+
+@pytest.mark.parametrize(
     ("use", "point", "edges"),
     [
         ("mmengine:EarlyStoppingHook", "after_val_epoch", {("accuracy", "theirs")}),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,32 @@ def test_a_reference_keeps_its_type_and_the_environment_is_read_like_an_override
     assert [resolved[key] for key in "bcde"] == [3, "n=3,true", [1, "x"], "x"]
     tree = {"a": "${env:A}", "b": "${env:B:-0.5}", "c": "${env:C:-x y}/z", "d": "${env:E:-}"}
     assert filled_in(tree, A="3", C="") == ({"a": 3, "b": 0.5, "c": "x y/z", "d": ""}, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        ("1_000.5", 1000.5),
+        ("0.1", 0.1),
+        ("-inf", -inf),
+        ("12345678901234567890123", 12345678901234567890123),
+        ("12e45678", "12e45678"),
+        ("1e-45678", "1e-45678"),
+        ("20240101123456789.25", "20240101123456789.25"),
+        ("0123456", "0123456"),
+        ('"12"', "12"),
+    ],
+)
+def test_a_variable_whose_number_a_float_cannot_hold_stays_a_text(text: str, value: object) -> None:
+    resolved, _ = filled_in({"a": "${env:A}"}, A=text)
+    assert resolved == {"a": value}
+    assert type(resolved["a"]) is type(value)
+
+
+@pytest.mark.parametrize("text", ["12e4", "1_000", "12e45678", "+5", "0x1f", '"x"', "[1]"])
+def test_a_variable_within_a_string_keeps_its_characters(text: str) -> None:
+    assert filled_in({"a": "run-${env:A}"}, A=text) == ({"a": f"run-{text}"}, [])
 
 
 @pytest.mark.parametrize(
@@ -418,3 +445,30 @@ def test_what_only_another_file_or_the_environment_can_say_is_let_pass(text: str
 def test_a_mistake_is_told_where_it_is(text: str, message: str) -> None:
     (told,) = said(f'extends = "base.toml"\n{text}')
     assert told.startswith(message)
+
+
+SET = (
+    '[run]\nname = "x"\nmax_iters = 1\n[model]\nuse = "a:B"\n[optimizer]\nuse = "a:B"\n[data.train]\nuse = "a:B"\n'
+    '[hooks.a]\nuse = "b:C"\nargs = { copy_to = "x" }\npoints = [{ at = "after_train_iter", when = "loss > 1" }]\n'
+)
+
+
+@pytest.mark.parametrize("text", ["{run}/{name}", "{run}", "[0-9]*.weight", "[ab]/x"])
+def test_a_name_with_brackets_can_be_set(text: str) -> None:
+    assert parse(SET, Path("p.toml"), [f"hooks.a.args.copy_to={text}"]).pipeline.hooks["a"].args == {"copy_to": text}
+
+
+@pytest.mark.parametrize("text", ["{a=b}", "{a: 1}", "{a", "[a, b]", "[a", "[a]", '"a', "'a"])
+def test_a_value_whose_quotes_the_shell_took_is_refused(text: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parse(SET, Path("p.toml"), [f"hooks.a.args.copy_to={text}"])
+    assert [problem.where for problem in refused.value.problems] == [Where(f"--set hooks.a.args.copy_to={text}")]
+
+
+def test_null_takes_a_key_of_an_entry_of_a_list_away_and_no_entry() -> None:
+    (point,) = parse(SET, Path("p.toml"), ["hooks.a.points.0.when=null"]).pipeline.hooks["a"].points or ()
+    assert (point.at, point.when) == ("after_train_iter", None)
+    for key in ("hooks.a.points.0", "hooks.a.points.1.when", "hooks.a.points.0.every"):
+        with pytest.raises(UserError) as refused:
+            parse(SET, Path("p.toml"), [f"{key}=null"])
+        assert [problem.where for problem in refused.value.problems] == [Where(f"--set {key}=null")]

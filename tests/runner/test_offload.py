@@ -31,6 +31,32 @@ SUMS = 'hooks.sums={use="./offloaded.py:sums", points=["after_train_iter"], %s}'
 NUMBERS = ("weights", "grads", "seen_loss", "inputs")
 
 
+@pytest.mark.parametrize(
+    ("use", "offload", "is_possible"),
+    [
+        ("profiler", "true", False),
+        ("profiler", '"process"', False),
+        ("profiler", '"auto"', True),
+        ("memory", "true", True),
+        ("memory", '"process"', False),
+        ("empty_cache", '"process"', False),
+    ],
+)
+def test_a_hook_that_measures_its_own_thread_or_process_is_not_taken_from_it(
+    use: str, offload: str, is_possible: bool
+) -> None:
+    override = f'hooks.{use}={{use="{use}", offload={offload}}}'
+    if is_possible:
+        hook = next(
+            each for each in compile_pipeline(parse(TOY.read_text(), TOY, [override])).hooks if each.name == use
+        )
+        assert bool(hook.queue) == (offload == "true")
+        return
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(parse(TOY.read_text(), TOY, [override]))
+    assert len(refused.value.problems) == 1
+
+
 @pytest.mark.parametrize("offload", ["true", '"process"'])
 def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen_and_checked(
     left_alone: RunDir, undisturbed: Trained, trained: Trained, offload: str

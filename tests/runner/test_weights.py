@@ -129,6 +129,8 @@ def test_a_head_may_be_new_and_what_fits_is_taken_unless_strict(tmp_path: Path, 
     assert torch.equal(model.body[0].weight, kept["body.0.weight"])
     assert model.head.weight.shape == (3, 8)
     assert summary.startswith("info: ") and summary.endswith("excluded: 2 (head.bias, head.weight)")
+    said = loaded(Net(), tmp_path, kept | {"more": torch.zeros(1)}, exclude=["more*"])
+    assert [line.partition(":")[0] for line in said] == ["warn", "info"], "it leaves out no weights of the model"
     old = kept | {"head.weight": torch.zeros(10, 8), "more": torch.zeros(1)}
     del old["head.bias"]
     (summary,) = loaded(Net(), tmp_path, old, strict=False)

@@ -276,6 +276,7 @@ class Profiler(Hook):
 
     phase = "last"
     ranks = "zero"
+    offload_blocker = "PyTorch's profiler traces the thread that starts it, and counts every iteration"
 
     wait: Annotated[int, Field(ge=0, description="iterations before each trace in which nothing is traced")] = 10
     warmup: Annotated[int, Field(ge=1, description="iterations that are traced and thrown away")] = 2

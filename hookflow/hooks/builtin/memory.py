@@ -31,6 +31,7 @@ class Memory(Hook):
     """
 
     phase = "late"
+    process_blocker = "it measures the process that it fires in"
 
     def after_train_iter(self, run: Run) -> None:
         for name, value in memory(run.device).items():
@@ -60,6 +61,7 @@ class EmptyCache(Hook):
 
     points = ("after_train_epoch", "after_val")
     phase = "last"
+    process_blocker = "it empties the cache of the process that it fires in"
 
     def after_train_epoch(self, run: Run) -> None:
         if run.device.type == "cuda":

@@ -130,7 +130,7 @@ def takes_classes(metric: Any) -> bool:
 
 
 def _is_of_torchmetrics(metric: Any, *kinds: str) -> bool:
-    own = (base for base in type(metric).__mro__ if base.__module__.startswith("torchmetrics.classification."))
+    own = (base for base in type(metric).__mro__ if (base.__module__ or "").startswith("torchmetrics.classification."))
     return any(base.__name__.startswith(kinds) for base in own)
 
 

@@ -92,7 +92,12 @@ class Parts:
     @property
     def own_hooks(self) -> dict[str, Any]:
         """The hooks that the user has written."""
-        return {name: hook for name, hook in self.hooks.items() if not type(hook).__module__.startswith("hookflow.")}
+        own = {}
+        for name, hook in self.hooks.items():
+            module = type(hook).__module__ or ""  # a class may have taken it away
+            if not module.startswith("hookflow."):
+                own[name] = hook
+        return own
 
     @property
     def limited(self) -> dict[str, int]:

@@ -15,6 +15,7 @@ from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.events.rundir import short
 from hookflow.hooks.checkpoint_files import METADATA, not_averages, read_tensors, read_weights, state_key
 from hookflow.pipeline.components import WeightsSection
+from hookflow.pipeline.layers import nearest_sibling
 from hookflow.runner.distributed.parallel import load_model
 
 ENTRIES = ("state_dict", "model_state_dict", "model")
@@ -59,12 +60,12 @@ def load_weights(
         beside = not_averages(path, key := state_key("model", name))
         path /= f"{key}.pt"
     if not path.is_file() and not (path.parent / METADATA).exists():
-        near = nearest(path.name, [file.name for file in path.parent.glob(f"*{path.suffix}")])
-        raise UserError(Problem(f'there is no file "{path}"', where, near))
+        raise UserError(Problem(f'there is no file "{path}"', where, nearest_sibling(path)))
     result = _renamed(_state_dict(path, where), section.rename, place)
     wanted = model.state_dict()
     result, prefixes = _unwrapped(result, wanted.keys())
     excluded = _excluded({**wanted, **result}, section.exclude, place)
+    of_file_alone = [glob for glob in section.exclude if not any(fnmatchcase(key, glob) for key in wanted)]
     wanted, result = ({key: value for key, value in of.items() if key not in excluded} for of in (wanted, result))
     fit = compare_weights(wanted, result)
     misfits = [*misfits_of(fit, wanted, result, where)]
@@ -74,6 +75,12 @@ def load_weights(
     if not loaded:
         raise UserError([Problem(f"{path} has nothing that is to be loaded into the model", where), *misfits])
     load_model(model, loaded, strict=False)
+    if of_file_alone:
+        globs = ", ".join(f'"{glob}"' for glob in of_file_alone)
+        say(
+            f"exclude: {globs} matches names of {short(path)} alone, so no weights of the model are left out by it",
+            "warn",
+        )
     if prefixes or excluded or misfits or beside:
         lines = [f"{len(loaded)} weights loaded from {short(path)}"]
         lines += [f"without the prefix {''.join(prefixes)}"] if prefixes else []

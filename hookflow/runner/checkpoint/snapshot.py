@@ -340,7 +340,7 @@ class Unsaved:
             (f"data.{split} ({type(part).__name__})", part)
             for split, source in parts.data.items()
             for part in own_parts(source)
-            if not type(part).__module__.startswith(("hookflow.", "torchdata."))
+            if not (type(part).__module__ or "").startswith(("hookflow.", "torchdata."))
         ]
         self._owners = {name: part for name, part in data if not has_own_state(part)}
         if not hasattr(parts.task, "state_dict"):
@@ -353,13 +353,13 @@ class Unsaved:
         self._owners |= {
             f"{path or 'the model'} ({type(module).__name__})": module
             for path, module in parts.model.named_modules()
-            if type(module).__module__.partition(".")[0] not in LIBRARIES
+            if (type(module).__module__ or "").partition(".")[0] not in LIBRARIES
             if type(module).get_extra_state is nn.Module.get_extra_state
         }
         self._owners |= {
             f'the optimizer "{name}" ({type(optimizer).__name__})': optimizer
             for name, optimizer in parts.optimizers.items()
-            if type(optimizer).__module__.partition(".")[0] not in LIBRARIES
+            if (type(optimizer).__module__ or "").partition(".")[0] not in LIBRARIES
             if type(optimizer).state_dict is torch.optim.Optimizer.state_dict
         }
         self._owners |= {Path(file).name: module for file, module in imported_files().items()}
@@ -391,7 +391,7 @@ class Unsaved:
         if isinstance(owner, nn.Module | ModuleType):
             yield from _numbers_of(owner)
             return
-        own = (kind for kind in type(owner).__mro__ if kind.__module__.partition(".")[0] not in LIBRARIES)
+        own = (kind for kind in type(owner).__mro__ if (kind.__module__ or "").partition(".")[0] not in LIBRARIES)
         of_classes = ((f"{kind.__name__}.{name}", value) for kind in own for name, value in vars(kind).items())
         for name, value in (*getattr(owner, "__dict__", {}).items(), *of_classes):
             if hasattr(value, "__get__") or ".__" in name:  # a method, or what Python keeps in a class
@@ -441,7 +441,7 @@ def _carried(owner: Any) -> frozenset[str]:
     """Return the names that a function of a class, or of a file, reads and then assigns."""
     names = set()
     if isinstance(owner, type):
-        inside = [base for base in owner.__mro__ if base.__module__.partition(".")[0] not in LIBRARIES]
+        inside = [base for base in owner.__mro__ if (base.__module__ or "").partition(".")[0] not in LIBRARIES]
     else:
         classes = filter(isclass, vars(owner).values())
         inside = [owner, *(kind for kind in classes if kind.__module__ == owner.__name__)]

@@ -106,7 +106,7 @@ def own_parts(source: Any) -> list[Any]:
     """Return what of a source the user has made: the source itself, or the parts that its batches come from."""
     if hasattr(source, "own_states"):
         return [*source.own_states.parts.values()]
-    return [] if type(source).__module__.startswith("hookflow.") else [source]
+    return [] if (type(source).__module__ or "").startswith("hookflow.") else [source]
 
 
 class Sized:
@@ -138,6 +138,36 @@ class OverLoader(Sized):
     @property
     def sampler(self) -> Any:
         return getattr(self.loader, "sampler", None)
+
+
+class SizeAttribute:
+    """An attribute of a source that says how large its batches are: it is set once, when the source is made.
+
+    The loop takes it at the start, so a value that a hook assigns later would change nothing. Raises UserError then.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, source: Any, owner: type | None = None) -> Any:
+        if source is None:
+            return self
+        if self._name not in vars(source):
+            raise AttributeError(self._name)  # a source around another one returns what that has
+        return vars(source)[self._name]
+
+    def __set__(self, source: Any, value: Any) -> None:
+        is_function = value is None or callable(value)
+        if vars(source).get(self._name) is not None or not is_function:
+            raise UserError(size_cannot_be_set(self._name))
+        vars(source)[self._name] = value
+
+
+def size_cannot_be_set(name: str) -> Problem:
+    """Return that a hook cannot assign the size of batches, and what it can do."""
+    message = f"{name} of a data source cannot be set: the run has begun with it"
+    hint = "loader.batch_size in [data.train] sets it; run.replace_batch(batch) gives another batch"
+    return Problem(message, hint=hint)
 
 
 def data_info(data: Any, examples: int, batches: int, batch_size: int, note: str = "") -> DataInfo:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from hookflow.errors import Problem, UserError, first_few
-from hookflow.runner.data.batches import DataContext, OwnStates, Sized, map_parts, prefetch, tensors
+from hookflow.runner.data.batches import DataContext, OwnStates, SizeAttribute, Sized, map_parts, prefetch, tensors
 from hookflow.runner.data.loader_parts import BatchSampler, GivenBatches, LoaderParts
 from hookflow.runner.data.own_generators import warn_of_copies
 from hookflow.runner.data.workers import (
@@ -35,6 +35,8 @@ A worker gets it by a queue, where a tensor would open shared memory.
 
 class _ByIndex(Sized):
     """A source out of a map-style dataset, whose `parts` determine the examples of each batch."""
+
+    batch_size, global_batch_size = SizeAttribute(), SizeAttribute()
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
         self.dataset, self._parts = data, parts

@@ -18,7 +18,7 @@ from hookflow.hooks.arguments import cannot_take, parameters_of, wrong_arguments
 from hookflow.pipeline.components import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.use import refer
-from hookflow.runner.data.batches import DataContext, OwnStates
+from hookflow.runner.data.batches import DataContext, OwnStates, size_cannot_be_set
 from hookflow.runner.random_state import RNGStream, batch_seed, derive_seed, seeded
 
 CALLED_WITH = {
@@ -184,6 +184,11 @@ class BatchSharding:
     def __len__(self) -> int:
         """Return the number of batches of an epoch: the same on every rank."""
         return self._batches
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("batch_size", "global_batch_size"):
+            raise UserError(size_cannot_be_set(name))
+        super().__setattr__(name, value)
 
     def batch_size(self, index: int) -> int:
         """Return how many examples this rank has in the batch at `index`."""

@@ -17,6 +17,7 @@ from hookflow.runner.data.batches import (
     DataContext,
     OverLoader,
     OwnStates,
+    SizeAttribute,
     Sized,
     Sizes,
     data_info,
@@ -196,6 +197,8 @@ class Batches(OverLoader):
     PyTorch's loader draws a seed for its workers as they start. With `persistent_workers` that is once in a run, and
     the seed of a shuffle comes first in the epochs after that. A resumed run starts them before it draws an order.
     """
+
+    batch_size, global_batch_size = SizeAttribute(), SizeAttribute()
 
     def __init__(self, batches: Any, context: DataContext) -> None:
         self.batch_size, self.global_batch_size = _sizes_of(batches, context.world)

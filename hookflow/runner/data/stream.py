@@ -12,7 +12,7 @@ from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
 from hookflow.numbers import counted
 from hookflow.pipeline.registry import missing_package
-from hookflow.runner.data.batches import DataContext, OverLoader, Sizes, data_info, fingerprint
+from hookflow.runner.data.batches import DataContext, OverLoader, SizeAttribute, Sizes, data_info, fingerprint
 from hookflow.runner.data.loader import collated
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.worker_share import (
@@ -254,6 +254,8 @@ class Stateful(OverLoader):
     A source that `evaluates` gives one whole pass, however many batches that has, and never begins anew within it. Over
     ranks that have their own streams, each must give as many batches as it has promised: all wait for one another.
     """
+
+    batch_size, global_batch_size = SizeAttribute(), SizeAttribute()
 
     def __init__(
         self,

@@ -31,6 +31,30 @@ def _of(path: str) -> Any:
     return property(attrgetter(path))
 
 
+CALLED_INSTEAD = {
+    **dict.fromkeys(("should_stop", "stopped", "stop", "max_iters", "max_epochs"), "run.stop(why)"),
+    **dict.fromkeys(("batch", "batch_size", "batch_weight"), "run.replace_batch(batch), at before_train_iter"),
+    **dict.fromkeys(("step_skipped", "skip_step"), "run.skip_step()"),
+    "skip_batch": "run.skip_batch()",
+    "metrics": 'metrics["name"] = value, at after_val_epoch and after_test_epoch',
+    "loss": 'outputs["loss"] = loss, at after_forward',
+    "lr": 'group["lr"] = lr, for group in run.optimizer.param_groups',
+}
+"""What a hook does in place of assigning an attribute of the run."""
+
+
+def cannot_be_set(name: str) -> Problem:
+    """Return that a hook cannot assign an attribute of the run, and what it can do in place of that."""
+    if name in CALLED_INSTEAD:
+        return Problem(f"run.{name} cannot be set: the training would not see it", hint=CALLED_INSTEAD[name])
+    if name in Promised.__annotations__:
+        return Problem(f"run.{name} cannot be set: the training would not see it", hint=f"change what run.{name} holds")
+    if hasattr(Run, name):
+        return Problem(f"run.{name} cannot be set: it is for reading, or for calling")
+    hint = f"what a hook keeps is its own: self.{name} = …; other hooks find it by run.hooks"
+    return Problem(f"run.{name} cannot be set: the run has no such attribute", hint=hint)
+
+
 class _Reports:
     """Reports of hooks beside numbers. `_origin` is who reports, and the iterations and epochs done; None is now."""
 
@@ -84,13 +108,12 @@ class Run(_Reports):
         self._iteration = context.iteration
         self._offered_at: Place | None = None
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
-        self._own = vars(self).keys() - {"is_temporary"}  # which a trial sets
+        self._is_complete = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        is_own = name in vars(self).get("_own", ()) or name == "should_stop"  # which stops a Trainer of Lightning
-        if is_own and not name.startswith("_"):
-            hint = "run.stop(why)" if name == "should_stop" else f"change what run.{name} holds"
-            raise UserError(Problem(f"run.{name} cannot be set: the training would not see it", hint=hint))
+        is_private = name.startswith("_") or name == "is_temporary"  # which a trial sets
+        if "_is_complete" in vars(self) and not is_private:
+            raise UserError(cannot_be_set(name))
         super().__setattr__(name, value)
 
     # Where the run is.
@@ -288,13 +311,23 @@ class RunCopy(_Reports):
     logged at the iteration of the firing.
     """
 
+    network: nn.Module | None
+    metrics: Mapping[str, float]
+    place: Place | None
+    _hook: str
+    _names: tuple[str, ...]
+
     def __init__(self, run: Run, hook: str, network: nn.Module | None) -> None:
-        self._hook, self.network, self._names = hook, network, tuple(run.models)
-        self._log, self._media = run._log, run._media
-        for name in COPIED:
-            setattr(self, name, getattr(run, name))
-        self.metrics = dict(run.metrics)
-        self.place = run._origin()[1]
+        facts: dict[str, Any] = {name: getattr(run, name) for name in COPIED}
+        facts |= {"_hook": hook, "network": network, "_names": tuple(run.models)}
+        facts |= {"_log": run._log, "_media": run._media, "metrics": dict(run.metrics), "place": run._origin()[1]}
+        vars(self).update(facts)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_private = name.startswith("_") or name in ("network", "device")  # of the copy, where it is computed with
+        if not is_private:
+            raise UserError(cannot_be_set(name))
+        super().__setattr__(name, value)
 
     @property
     def model(self) -> nn.Module:
