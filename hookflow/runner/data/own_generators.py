@@ -1,9 +1,13 @@
-"""Random generators that data keep themselves: each worker process has a copy, which draws the same as the others."""
+"""Random generators that data keep themselves: found, saved and loaded. Each worker process has a copy of them."""
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+import numpy as np
+import torch
 
 from hookflow.errors import first_few
 from hookflow.runner.random_state import GENERATORS
@@ -22,7 +26,7 @@ OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 def warn_of_copies(data: Any, workers: int, say: Callable[..., None]) -> None:
     """Warn of generators in data that are fetched by workers without a function that begins each of them."""
-    names = list(own_generators(data))
+    names = [*find_generators(data)]
     if not names or not workers:
         return
     what_happens = "its worker has a copy, which begins anew at a resume"
@@ -33,16 +37,20 @@ def warn_of_copies(data: Any, workers: int, say: Callable[..., None]) -> None:
     say(f"{kept}; {what_happens}. Instead {hint}", "warn")
 
 
-def own_generators(owner: Any, depth: int = DEPTH, left: Iterator[int] | None = None) -> Iterator[str]:
-    """Yield the names of the attributes of an object that hold random generators, with dots where they lie deeper."""
-    left = iter(range(OBJECTS)) if left is None else left
+def find_generators(owner: Any) -> dict[str, Any]:
+    """Return the random generators among the attributes of an object, by name, with dots where they lie deeper."""
+    return dict(_generators_in(owner, DEPTH, iter(range(OBJECTS))))
+
+
+def _generators_in(owner: Any, depth: int, left: Iterator[int]) -> Iterator[tuple[str, Any]]:
     for name, value in _parts(owner):
         if next(left, None) is None:
             return
         if isinstance(value, GENERATORS):
-            yield name
+            yield name, value
         elif depth > 1:
-            yield from (f"{name}.{inner}" for inner in own_generators(value, depth - 1, left))
+            for inner, generator in _generators_in(value, depth - 1, left):
+                yield f"{name}.{inner}", generator
 
 
 def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
@@ -53,3 +61,53 @@ def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(key), item) for key, item in islice(owner.items(), ITEMS))
     elif not isinstance(owner, OPAQUE):
         yield from list(getattr(owner, "__dict__", {}).items())
+
+
+def save_generators(generators: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of each generator, made of what a checkpoint holds."""
+    return {name: _state_of(generator) for name, generator in generators.items()}
+
+
+def load_generators(generators: Mapping[str, Any], states: dict[str, Any]) -> None:
+    """Put back what `save_generators` returned; generators that are gone, or of another kind, are left alone."""
+    for name, state in states.items():
+        generator = generators.get(name)
+        if generator is None or type(generator).__name__ != state["type"]:
+            continue
+        if isinstance(generator, random.Random):
+            version, words, next_gauss = state["state"]
+            generator.setstate((version, tuple(words), next_gauss))
+        elif isinstance(generator, torch.Generator):
+            generator.set_state(state["state"])
+        elif isinstance(generator, np.random.RandomState):
+            generator.set_state(_as_arrays(state["state"]))
+        else:
+            generator.bit_generator.state = _as_arrays(state["state"])
+
+
+def _state_of(generator: Any) -> dict[str, Any]:
+    state: Any
+    if isinstance(generator, random.Random):
+        version, words, next_gauss = generator.getstate()
+        state = [version, list(words), next_gauss]
+    elif isinstance(generator, torch.Generator):
+        state = generator.get_state()
+    elif isinstance(generator, np.random.RandomState):
+        state = _as_lists(generator.get_state(legacy=False))
+    else:
+        state = _as_lists(generator.bit_generator.state)
+    return {"type": type(generator).__name__, "state": state}
+
+
+def _as_lists(state: Any) -> Any:
+    """Return the state of a generator of NumPy with lists in the place of arrays."""
+    if isinstance(state, dict):
+        return {key: _as_lists(value) for key, value in state.items()}
+    return state.tolist() if isinstance(state, np.ndarray) else state
+
+
+def _as_arrays(state: Any) -> Any:
+    """Return the state of a generator of NumPy with arrays in the place of lists."""
+    if isinstance(state, dict):
+        return {key: _as_arrays(value) for key, value in state.items()}
+    return np.asarray(state, dtype=np.uint64) if isinstance(state, list) else state

@@ -15,13 +15,8 @@ from hookflow.pipeline.registry import missing_package
 from hookflow.runner.data.batches import DataContext, OverLoader, SizeAttribute, Sizes, data_info, fingerprint
 from hookflow.runner.data.loader import collated
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.worker_share import (
-    WorkerShare,
-    generators_of,
-    load_generators,
-    save_generators,
-    this_worker,
-)
+from hookflow.runner.data.own_generators import find_generators, load_generators, save_generators
+from hookflow.runner.data.worker_share import WorkerShare, this_worker
 from hookflow.runner.data.workers import (
     Shipped,
     answer_for_unsent_batches,
@@ -149,7 +144,7 @@ class SeededIterator:
         """Return the examples of all ranks in the next batch, of `wanted`; none where the dataset has no more."""
         share = self._share
         if share is None:
-            self._generators = save_generators(generators_of(self._of.data))
+            self._generators = save_generators(find_generators(self._of.data))
             share = self._begin()
         before = generator_states() if not self._batches else None
         world, wanted = self._of.world, wanted or self._of.batch_size * self._of.world
@@ -216,7 +211,7 @@ class SeededIterator:
                 for _ in islice(share, self._of.world):
                     pass
         else:
-            load_generators(generators_of(self._of.data), state.get("generators", {}))
+            load_generators(find_generators(self._of.data), state.get("generators", {}))
             for size in chain.from_iterable(repeat(*pair) for pair in state["sizes"]):
                 self._seed_for(self._batches)
                 self._draw(size)

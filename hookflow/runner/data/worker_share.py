@@ -1,22 +1,13 @@
 """The share of a stream that one worker takes, where the dataset does not take it itself."""
 
-import random
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
 WORKER_INFO = ("id", "num_workers", "dataset")
 """What a dataset reads of `torch.utils.data.get_worker_info()` to take the share of its worker."""
-
-MAX_DEPTH = 3
-"""How many datasets within one another are searched for generators."""
-
-Generators = dict[str, Any]
-"""By its path from the dataset: a generator."""
 
 
 class WatchedWorkerInfo:
@@ -103,64 +94,3 @@ class WorkerShare:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take on that the dataset stands at the place of `state`."""
         self.drawn, self.divides = state["drawn"], state["divides"]
-
-
-def generators_of(owner: Any, path: str = "", depth: int = MAX_DEPTH) -> Generators:
-    """Return the random generators that a dataset holds as attributes, or a dataset within it."""
-    generators: Generators = {}
-    for name, value in getattr(owner, "__dict__", {}).items():
-        if isinstance(value, random.Random | np.random.Generator | np.random.RandomState | torch.Generator):
-            generators[path + name] = value
-        elif depth > 1 and hasattr(value, "__iter__") and not isinstance(value, type | torch.Tensor):
-            generators |= generators_of(value, f"{path}{name}.", depth - 1)
-    return generators
-
-
-def save_generators(generators: Generators) -> dict[str, Any]:
-    """Return the state of each generator, made of what a checkpoint holds."""
-    return {name: _state_of(generator) for name, generator in generators.items()}
-
-
-def load_generators(generators: Generators, states: dict[str, Any]) -> None:
-    """Put back what `save_generators` returned; generators that are gone, or of another kind, are left alone."""
-    for name, state in states.items():
-        generator = generators.get(name)
-        if generator is None or type(generator).__name__ != state["type"]:
-            continue
-        if isinstance(generator, random.Random):
-            version, words, next_gauss = state["state"]
-            generator.setstate((version, tuple(words), next_gauss))
-        elif isinstance(generator, torch.Generator):
-            generator.set_state(state["state"])
-        elif isinstance(generator, np.random.RandomState):
-            generator.set_state(_as_arrays(state["state"]))
-        else:
-            generator.bit_generator.state = _as_arrays(state["state"])
-
-
-def _state_of(generator: Any) -> dict[str, Any]:
-    state: Any
-    if isinstance(generator, random.Random):
-        version, words, next_gauss = generator.getstate()
-        state = [version, list(words), next_gauss]
-    elif isinstance(generator, torch.Generator):
-        state = generator.get_state()
-    elif isinstance(generator, np.random.RandomState):
-        state = _as_lists(generator.get_state(legacy=False))
-    else:
-        state = _as_lists(generator.bit_generator.state)
-    return {"type": type(generator).__name__, "state": state}
-
-
-def _as_lists(state: Any) -> Any:
-    """Return the state of a generator of NumPy with lists in the place of arrays."""
-    if isinstance(state, dict):
-        return {key: _as_lists(value) for key, value in state.items()}
-    return state.tolist() if isinstance(state, np.ndarray) else state
-
-
-def _as_arrays(state: Any) -> Any:
-    """Return the state of a generator of NumPy with arrays in the place of lists."""
-    if isinstance(state, dict):
-        return {key: _as_arrays(value) for key, value in state.items()}
-    return np.asarray(state, dtype=np.uint64) if isinstance(state, list) else state
