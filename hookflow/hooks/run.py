@@ -170,7 +170,11 @@ class Run(Protocol):
         """
 
     def evaluate(self, batch: Any) -> dict[str, Any]:
-        """Return the outputs of the task's evaluation of a batch, computed in the run's precision."""
+        """Return the outputs of the task's evaluation of a batch, computed in the run's precision.
+
+        The weights are as they are at the moment: of an optimizer with `train()` and `eval()`, within a validation or
+        test those of `eval()`, and elsewhere those of `train()`.
+        """
 
     def loss(self, batch: Any) -> torch.Tensor:
         """Return the loss of the task's training step on a batch, with its graph, computed in the run's precision.

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from math import nan
 from typing import TYPE_CHECKING, Any, Union
+from zlib import crc32
 
 from hookflow.errors import Problem, UserError, nearest
 
@@ -245,16 +246,47 @@ class WeightedSum:
         return nan if is_zero(self.weight) else self.total / self.weight
 
 
-def over_ranks(run: Run, sums: Sums) -> dict[str, Tensor]:
-    """Return the mean of each number over the weights of all ranks, which all must call it with the same names."""
-    import torch
+NAME_SLOTS = 32
+"""Numbers over ranks are sent in multiples of so many, since ranks with other names may have fewer or more."""
 
-    totals = [on_device(total, run.device) for total, _ in sums.values()]  # a resume loads sums into the host's memory
-    weights = [on_device(weight, run.device) for _, weight in sums.values()]
-    if run.world > 1 and sums:
-        summed = run.sum(torch.stack([*totals, *weights]))
-        totals, weights = [*summed[: len(sums)]], [*summed[len(sums) :]]
-    return {name: total / weight for name, total, weight in zip(sums, totals, weights, strict=True)}
+
+class RankMeans:
+    """The means of numbers over all ranks, which must have numbers of the same names: others are refused."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[str, ...] = ()
+
+    def over_ranks(self, run: Run, sums: Sums) -> dict[str, Tensor]:
+        """Return the mean of each number over the weights of all ranks, which all must call it.
+
+        Raises UserError where ranks have other names. On a GPU the rank raises whose names have changed, since it alone
+        waits to learn of it; the means are NaN on all.
+        """
+        import torch
+
+        # a resume loads sums into the host's memory
+        totals = {name: on_device(total, run.device) for name, (total, _) in sums.items()}
+        weights = {name: on_device(weight, run.device) for name, (_, weight) in sums.items()}
+        if run.world == 1:
+            return {name: totals[name] / weights[name] for name in sums}
+        names = tuple(sorted(sums))
+        mark = crc32("\0".join(names).encode())
+        header = [on_device(float(mark), run.device), on_device(1.0, run.device)]
+        padding = [torch.zeros_like(header[0])] * (-len(names) % NAME_SLOTS)
+        sent = [*header, *(totals[name] for name in names), *padding, *(weights[name] for name in names), *padding]
+        mark_sum, ranks, *numbers = run.sum(torch.stack(sent))
+        agrees = mark_sum == ranks * mark
+        if run.device.type == "cpu" or names != self._latest:
+            self._latest = names
+            if not agrees:
+                message = f"the ranks have numbers of different names; this one has {', '.join(names) or 'none'}"
+                hint = "let the task return numbers of the same names on all ranks"
+                raise UserError(Problem(message, hint=hint))
+        means = {}
+        for k, name in enumerate(names):
+            total, weight = numbers[k], numbers[len(numbers) // 2 + k]
+            means[name] = torch.where(agrees, total / weight, nan)
+        return {name: means[name] for name in sums}
 
 
 def loss_over_ranks(run: Run, outputs: Mapping[str, Any], hook: str) -> float | None:
@@ -264,7 +296,7 @@ def loss_over_ranks(run: Run, outputs: Mapping[str, Any], hook: str) -> float | 
     """
     loss = on_device(output(outputs, "loss", hook), run.device)
     sums = {"loss": (weighted(loss, run.batch_weight), run.batch_weight), "weight": (run.batch_weight, 1)}
-    means = over_ranks(run, sums)
+    means = RankMeans().over_ranks(run, sums)
     return float(means["loss"]) if means["weight"] > 0 else None
 
 

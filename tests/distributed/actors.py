@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
+from hookflow.errors import Problem, UserError
 from hookflow.runner.checkpoint import store
 from hookflow.runner.distributed import failures
 
@@ -24,6 +25,23 @@ def acts(run: Any, call: str, rank: int, at: int, args: list[Any]) -> None:
     """Call something of the run on one rank, at one iteration."""
     if (run.rank, run.iter) == (rank, at):
         getattr(run, call)(*args)
+
+
+class FailsAlone:
+    """Make a mistake on rank 0 alone, in the third iteration, and talk to the other ranks at the end."""
+
+    def __init__(self, by: str) -> None:
+        self.by = by
+
+    def after_forward(self, run: Any) -> None:
+        if run.rank == 0 and run.iter == 2:
+            raise UserError(Problem("rank 0 makes a mistake"))
+
+    def after_run(self, run: Any) -> None:
+        if self.by == "run.sum":
+            run.sum(torch.ones(3))
+        else:
+            dist.all_reduce(torch.ones(3))
 
 
 def strikes(run: Any, rank: int, at: int, number: int, mark: str) -> None:

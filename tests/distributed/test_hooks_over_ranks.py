@@ -74,6 +74,34 @@ def test_built_in_hooks_record_as_in_one_process(train_both: TrainBoth, split_la
     assert [*map(len, predicted)] == [11, 11]
 
 
+MANY = [f"{letter}{k}" for letter in "ab" for k in range(20)]
+
+
+@pytest.mark.parametrize("args", ["{}", '{mean="epoch"}', "{window=3}"])
+@pytest.mark.parametrize(
+    ("names", "agree"),
+    [
+        ([["a", "b"], ["b", "a"]], True),
+        ([MANY, MANY[::-1]], True),
+        ([["a"], ["b"]], False),
+        ([["a"], ["a", "b"]], False),
+    ],
+    ids=["another order", "many", "others", "more"],
+)
+def test_numbers_are_averaged_by_name_or_refused(
+    ranks_trained: NewClouds, names: list[list[str]], agree: bool, args: str
+) -> None:
+    task = f'task={{use="./clouds.py:NamesNumbers", args={{names={json.dumps(names)}}}}}'
+    logs = f'hooks.log={{use="log", args={args}}}'
+    others = "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}", *SHORT
+    run_dir = ranks_trained(task, logs, *others, codes=[0, 0] if agree else [2, 2])
+    if agree:
+        wrong = {key: value for key, value in curve(run_dir).items() if key[2][0] in "ab" if value != ord(key[2][0])}
+        assert not wrong
+    else:
+        assert "numbers of different names" in reason(run_dir)
+
+
 def test_weights_and_metrics_are_those_of_one_process(train_both: TrainBoth) -> None:
     """Of the last batch the ranks have unequal shares."""
     f1 = 'f1={use="MulticlassF1Score", args={num_classes=3}}'

@@ -303,6 +303,16 @@ def test_what_cannot_be_is_told(ranks_trained: NewClouds, overrides: list[str], 
     assert expected in reason(run_dir)
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("by", ["run.sum", "all_reduce"])
+def test_a_mistake_on_one_rank_is_the_end_although_its_hooks_talk_to_the_others(
+    ranks_trained: NewClouds, by: str, strategy: str
+) -> None:
+    fails = f'hooks.fails={{use="./actors.py:FailsAlone", args={{by="{by}"}}}}'
+    run_dir = ranks_trained(fails, f'distributed.strategy="{strategy}"', "run.max_epochs=1", codes=[2, 2])
+    assert "rank 0 makes a mistake" in reason(run_dir)
+
+
 def test_a_parameter_without_a_gradient_is_told_of(ranks_trained: NewClouds) -> None:
     run_dir = ranks_trained('model.use="./clouds.py:Unused"', codes=[1, 1])
     assert "find_unused_parameters" in reason(run_dir)

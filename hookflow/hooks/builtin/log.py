@@ -17,7 +17,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import of_rank
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.run import Run
-from hookflow.hooks.tensors import EpochSums, Weight, Window, on_device, over_ranks, weighted
+from hookflow.hooks.tensors import EpochSums, RankMeans, Weight, Window, on_device, weighted
 
 
 @dataclass(eq=False)
@@ -51,6 +51,7 @@ class Log(Hook):
     def __post_init__(self) -> None:
         self.latest = Window(self.window) if self.window else None
         self.epoch = EpochSums() if self.mean else None
+        self.iteration_means, self.epoch_means = RankMeans(), RankMeans()
         self.newest: dict[str, tuple[Any, Weight]] = {}
         """The newest value of each name since the last firing, and its weight."""
 
@@ -83,19 +84,19 @@ class Log(Hook):
 
     def after_train_epoch(self, run: Run) -> None:
         if self.epoch:
-            for name, value in over_ranks(run, self.epoch.sums()).items():
+            for name, value in self.epoch_means.over_ranks(run, self.epoch.sums()).items():
                 run.log(f"{name}_epoch", value)
 
     def _means(self, run: Run) -> Mapping[str, Any]:
         """Return the number to log of each name that an iteration has given since the last firing."""
         if self.latest:
-            return over_ranks(run, self.latest.sums(self.newest))
+            return self.iteration_means.over_ranks(run, self.latest.sums(self.newest))
         if run.world == 1:
             return {name: value for name, (value, _) in self.newest.items()}
         sums = {}
         for name, (value, weight) in self.newest.items():
             sums[name] = weighted(on_device(value, run.device), weight), weight
-        return over_ranks(run, sums)
+        return self.iteration_means.over_ranks(run, sums)
 
     def state_dict(self) -> dict[str, Any]:
         states = {name: item.state_dict() for name, item in self._kept().items()}

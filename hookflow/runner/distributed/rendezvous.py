@@ -188,6 +188,22 @@ def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
     dist.destroy_process_group()
 
 
+_left: list[object] = []
+"""The process groups that this rank has left. They are kept: to release one may wait for the other ranks."""
+
+
+def leave_process_group() -> None:
+    """Let each collective of the default group raise on this rank, which has failed, instead of waiting.
+
+    The other ranks may be in another collective. Gloo aborts a process in which the two meet, and its reason is lost.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        _left.append(dist.distributed_c10d._get_default_group())
+        dist.distributed_c10d._update_default_pg(None)
+
+
 def ranks_of_data(section: DistributedSection, ranks: Ranks, place: Locate) -> Ranks:
     """Return this process among those that share a batch: with `tensor_parallel`, neighbours have the same share.
 

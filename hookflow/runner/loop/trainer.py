@@ -27,6 +27,7 @@ from hookflow.runner.data.batches import sets_of, split_of
 from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.distributed.consensus import Consensus
 from hookflow.runner.distributed.parallel import load_model
+from hookflow.runner.distributed.rendezvous import leave_process_group
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.loop.context import Context
@@ -235,6 +236,8 @@ class Trainer:
             self._engine.unwind(error)
             self._engine.fire("after_run")
             return
+        if self._parts.ranks.world > 1:
+            leave_process_group()  # hooks still fire on this rank, maybe on no other one
         if is_oom(error):
             free_memory(error, self._parts.optimizers.values(), self._parts.device)
         self._engine.unwind(error)
