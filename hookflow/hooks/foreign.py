@@ -107,17 +107,81 @@ FRAMEWORKS: tuple[Framework, ...] = (
         },
     ),
     Framework("Pointrix", ("pointrix",), "Hook", {"trainner": "run"}),
-    Framework("Keras", ("keras", "tf_keras", "tensorflow"), "Callback", {}),
-    Framework("the Hugging Face Trainer", ("transformers",), "TrainerCallback", {"control": "run.stop()"}),
+    Framework(
+        "Keras",
+        ("keras", "tf_keras", "tensorflow"),
+        "Callback",
+        {},
+        {
+            "on_train_begin": "before_train",
+            "on_train_end": "after_train",
+            "on_epoch_begin": "before_train_epoch",
+            "on_epoch_end": "after_val, after_train_epoch",
+            **dict.fromkeys(("on_train_batch_begin", "on_batch_begin"), "before_train_iter"),
+            **dict.fromkeys(("on_train_batch_end", "on_batch_end"), "after_train_iter"),
+            "on_test_begin": "before_val, before_test",
+            "on_test_end": "after_val, after_test",
+            "on_test_batch_begin": "before_val_iter, before_test_iter",
+            "on_test_batch_end": "after_val_iter, after_test_iter",
+            "on_predict_begin": "before_predict",
+            "on_predict_end": "after_predict",
+            "on_predict_batch_begin": "before_predict_iter",
+            "on_predict_batch_end": "after_predict_iter",
+        },
+    ),
+    Framework(
+        "the Hugging Face Trainer",
+        ("transformers",),
+        "TrainerCallback",
+        {"control": "run.stop()"},
+        {
+            "on_init_end": "before_run",
+            "on_train_begin": "before_train",
+            "on_train_end": "after_train",
+            "on_epoch_begin": "before_train_epoch",
+            "on_epoch_end": "after_train_epoch",
+            "on_step_begin": "before_train_iter",
+            "on_pre_optimizer_step": "before_optimizer_step",
+            "on_optimizer_step": "after_optimizer_step",
+            "on_step_end": "after_train_iter",
+            "on_evaluate": "after_val",
+            "on_prediction_step": "after_val_iter",
+            "on_predict": "after_predict",
+            "on_save": "after_save_checkpoint",
+        },
+    ),
     Framework("Ignite", ("ignite",), "", {"engine": "run"}),
-    Framework("fastai", ("fastai",), "Callback", {"learn": "run"}),
+    Framework(
+        "fastai",
+        ("fastai",),
+        "Callback",
+        {"learn": "run"},
+        {
+            "before_fit": "before_train",
+            "after_fit": "after_train",
+            "before_epoch": "before_train_epoch",
+            "after_epoch": "after_val",
+            "before_validate": "before_val",
+            "after_validate": "after_val",
+            "before_batch": "before_train_iter, before_val_iter",
+            "after_batch": "after_train_iter, after_val_iter",
+            "after_pred": "after_forward",
+            "after_loss": "after_forward",
+            "before_step": "before_optimizer_step",
+            "after_step": "after_optimizer_step",
+            "after_cancel_fit": "after_train",
+        },
+    ),
 )
 UNMISTAKABLE = ("runner", "trainer", "trainner", "pl_module", "data_batch", "engine", "learn")
 """Arguments that a plain function hardly takes from the pipeline file."""
 
 
-def foreign(hook: type, points: Points) -> list[Issue]:
-    """Return that a class is a hook of another framework: by its base class, members and arguments."""
+def foreign(hook: type, points: Points, helpers: Collection[str] = ()) -> list[Issue]:
+    """Return that a class is a hook of another framework: by its base class, members and arguments.
+
+    The names of its `helpers` say nothing.
+    """
     for kind in hook.__mro__:
         for each in FRAMEWORKS:
             if kind.__name__ == each.base and _package(kind) in each.packages:
@@ -129,6 +193,7 @@ def foreign(hook: type, points: Points) -> list[Issue]:
                 plain = "a hook here is any class with methods named like points: hookflow explain points"
                 return [(message, in_our_words(names) or plain)]
     public = {name: item for name, item in inspect.getmembers_static(hook) if not name.startswith("_")}
+    public = {name: item for name, item in public.items() if name not in helpers}
     by_framework = [(each, dict(_names_in(public, each, points))) for each in FRAMEWORKS]
     likeliest, names = max(by_framework, key=lambda pair: len(pair[1]))
     return [(_has_names(hook.__name__, likeliest, names), in_our_words(names))] if names else []

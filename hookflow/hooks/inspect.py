@@ -54,17 +54,20 @@ def about(hook: Callable[..., Any]) -> str:
 
 def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
     """Return the methods of a hook's class that belong to points, and what is wrong with them."""
-    if issues := foreign(hook, points):
+    helpers = [name for name, _ in inspect.getmembers_static(hook) if _is_helper(hook, name, points)]
+    if issues := foreign(hook, points, helpers):
         return [], issues
     result: list[Method] = []
     for name, attribute in inspect.getmembers_static(hook):
-        if not _meant(name, attribute, points):
+        if name in helpers or not _meant(name, attribute, points):
             continue
         called = f"{hook.__name__}.{name}"
         places = places_of(name, points)
         if not places:
             message = f"{called} is named like a point, but there is no such point"
-            issues.append((message, nearest(name, points.names)))
+            way_out = f'a helper is called "_{name}", or its class lists its points: points = ("…",)'
+            near = nearest(name, points.names)
+            issues.append((message, f"{near} {way_out}".strip()))
             continue
         offers = points[places[0][0]].offers
         if wrong := _no_method(name, attribute, points):
@@ -194,6 +197,21 @@ def _meant(name: str, attribute: Any, points: Points) -> bool:
         return False
     able = callable(attribute) or isinstance(attribute, staticmethod | classmethod | partialmethod)
     return able and (name.startswith(POINT_LIKE) or _is_misspelt(name.lower(), points))
+
+
+def _is_helper(hook: type, name: str, points: Points) -> bool:
+    """Say whether a method that is named like a point is none: its class, or one derived from it, lists its points.
+
+    The points that a base lists say nothing of a method that is added below it.
+    """
+    if name in points.names:
+        return False
+    for kind in hook.__mro__:
+        if kind is not Hook and _are_names(vars(kind).get("points")):
+            return True
+        if name in vars(kind):
+            return False
+    return False
 
 
 def _is_misspelt(name: str, points: Points) -> bool:

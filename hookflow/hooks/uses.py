@@ -130,9 +130,52 @@ def _returns(source: Source | None) -> Where | None:
         match node:
             case ast.Return(value=None | ast.Constant() | ast.Call(func=ast.Attribute(value=ast.Name(id="run")))):
                 pass
-            case ast.Return(value=ast.expr() as value):
+            case ast.Return(value=ast.expr() as value) if not _gives_none(value, source):
                 return source.where(value)
     return None
+
+
+GIVES_NONE = ("append", "clear", "extend", "insert", "update", "debug", "info", "warning", "error", "exception")
+"""Methods of Python's containers and loggers, which return None."""
+
+
+def _gives_none(value: ast.expr, source: Source, depth: int = 0) -> bool:
+    """Say whether an expression is None by its source: a call of a function that returns nothing, say."""
+    match value:
+        case ast.Constant(value=None):
+            return True
+        case ast.IfExp(body=first, orelse=other):
+            return _gives_none(first, source, depth) and _gives_none(other, source, depth)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="run"))):
+            return True  # what the run itself gives
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)) if source.mro:
+            called = _method_of(source.mro, name)
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name in GIVES_NONE
+        case ast.Call(func=ast.Name(id="print" | "setattr" | "delattr")):
+            return True
+        case ast.Call(func=ast.Name(id=name)):
+            function = source.function.__globals__.get(name)
+            called = _in_python(function) if isinstance(function, FunctionType) else None
+        case _:
+            return False
+    return called is not None and depth < DEEPEST and _returns_none(called, depth + 1)
+
+
+DEEPEST = 5
+"""How many calls inside one another are followed."""
+
+
+def _returns_none(called: Source, depth: int) -> bool:
+    tree = _tree(called.function)
+    if not isinstance(tree, ast.FunctionDef):
+        return False
+    for node in _own_nodes(tree):
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            return False
+        if isinstance(node, ast.Return) and node.value and not _gives_none(node.value, called, depth):
+            return False
+    return True
 
 
 DISTRIBUTED = "torch.distributed"

@@ -322,3 +322,62 @@ def test_what_the_table_calls_a_point_is_one() -> None:
     members = {theirs: ours for framework in FRAMEWORKS for theirs, ours in framework.members.items()}
     assert {name for ours in members.values() for name in ours.split(", ") if name} - {"phase"} <= set(POINTS.names)
     assert not members.keys() & set(POINTS.names), "a name of ours needs no other"
+
+
+@pytest.mark.parametrize("name", ["after_warmup", "on_plateau", "after_step"])
+def test_a_helper_named_like_a_point_has_two_ways_out(tmp_path: Path, name: str) -> None:
+    helper = f"def {name}(self): pass"
+    assert len(faults(tmp_path, lines(helper))) == 1
+    assert not faults(tmp_path, lines(f"def _{name}(self): pass"))
+    assert not faults(tmp_path, lines('points = ("after_run",)', helper))
+    base = lines('points = ("after_run",)').replace("It", "Base")
+    below = f"{base}class It(Base):\n    {helper}\n"
+    assert len(faults(tmp_path, below)) == 1, "a base that lists its points says nothing of what is added below it"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_warned"),
+    [
+        ("self.helper()", False),
+        ("self.twice()", False),
+        ("self.seen.append(1)", False),
+        ("print(1)", False),
+        ("None if batch else self.helper()", False),
+        ("self.made()", True),
+        ("batch", True),
+        ("batch.to('cpu')", True),
+    ],
+)
+def test_a_return_of_nothing_is_no_warning(tmp_path: Path, value: str, is_warned: bool) -> None:
+    more = "    def helper(self): self.n = 1\n    def twice(self): return self.helper()\n    def made(self): return 3\n"
+    code = f"class It:\n    seen = []\n{more}    def before_train_iter(self, run, batch): return {value}\n"
+    warnings = compile_pipeline(pipeline_with(tmp_path, IMPORTS + code, "")).warnings
+    assert [warning for warning in warnings if "returns a value" in warning.message] != [] or not is_warned
+    assert is_warned or not warnings
+
+
+@pytest.mark.parametrize(
+    ("package", "base", "method", "ours"),
+    [
+        ("keras.callbacks", "Callback", "on_epoch_end", "after_train_epoch"),
+        ("transformers.trainer_callback", "TrainerCallback", "on_step_end", "after_train_iter"),
+        ("fastai.callback.core", "Callback", "after_batch", "after_train_iter"),
+    ],
+)
+def test_a_class_of_another_framework_is_translated(
+    tmp_path: Path, package: str, base: str, method: str, ours: str
+) -> None:
+    code = (
+        f"Base = type('{base}', (), {{'__module__': '{package}'}})\nclass It(Base):\n    def {method}(self, *a): pass\n"
+    )
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(pipeline_with(tmp_path, IMPORTS + code, ""))
+    (problem,) = refused.value.problems
+    assert f"{method} → " in problem.hint
+    assert ours in problem.hint
+
+
+def test_a_class_without_a_module_is_looked_at(tmp_path: Path) -> None:
+    assert not faults(tmp_path, f"{lines('def before_train_iter(self, batch): return None')}It.__module__ = None\n")
+    code = "class It:\n    def before_train_iter(self, batch): return batch\nIt.before_train_iter.__module__ = None\n"
+    assert not faults(tmp_path, code)
