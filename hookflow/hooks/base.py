@@ -31,6 +31,11 @@ class Hook:
 
     `settable` names arguments that a user may set during the run (`hookflow ctl RUN set grad_clip.max_norm=0.5`): the
     hook keeps each as an attribute of the same name, and reads that at every firing.
+
+    `writes_outside` says what the hook writes outside the run directory: a file elsewhere, a message to a server. It
+    holds the names of the arguments that say where (`("out_dir",)`); the hook writes nothing there while they are
+    None. It is True if the hook writes outside whatever its arguments are. `hookflow rerun` sets these arguments to
+    None, or leaves the hook out, so that it changes nothing that the run itself has written.
     """
 
     points: ClassVar[tuple[str, ...] | None] = None
@@ -44,6 +49,7 @@ class Hook:
     parameters: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[Ranks] = "all"
     settable: ClassVar[tuple[str, ...]] = ()
+    writes_outside: ClassVar[tuple[str, ...] | bool] = ()
 
     watches: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """By the name of a method: the method that is called before it at every visit of its point, with the same
