@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TextIO
+from typing import Any, Self, TextIO, TypeVar
 from urllib.parse import quote, quote_plus
 
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -24,6 +24,10 @@ The value "8" stands in too many texts. A value that is masked in a word must no
 CONDITIONS = "starting reading running paused stalled lost unreadable finished stopped interrupted failed refused"
 GLYPHS = dict(zip(CONDITIONS.split(), "○○●‖◐??✓■■✗✗", strict=True))
 """The signs of a run's conditions."""
+
+Value = TypeVar("Value")
+
+_REFERENCE = re.compile(r"\$\{env:(\w+)\}")
 
 _values: dict[str, str] = {}
 _references: dict[str, str] = {}
@@ -44,6 +48,21 @@ def unmask(names: Iterable[str]) -> None:
 def masked(text: str) -> str:
     """Return a text with `${env:NAME}` in the place of each value that is masked."""
     return text if _pattern is None else _pattern.sub(lambda match: _references[match[0]], text)
+
+
+def unmasked(text: str) -> str:
+    """Return a text that `masked` has made with the values back in the place of their references."""
+    return _REFERENCE.sub(lambda match: _values.get(match[1], match[0]), text)
+
+
+def has_masks() -> bool:
+    """Return whether there is a value that `masked` looks for."""
+    return _pattern is not None
+
+
+def mask_names(values: Mapping[Any, Value]) -> dict[Any, Value]:
+    """Return a mapping with each name in it `masked`, as of metrics."""
+    return {masked(name) if isinstance(name, str) else name: value for name, value in values.items()}
 
 
 class MaskedStream(io.TextIOWrapper):

@@ -11,6 +11,8 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
 
+import torch
+
 from hookflow import UserError
 from hookflow.errors import Problem
 from tests.own_writers import Notes
@@ -76,3 +78,24 @@ class Leaks:
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         if args["how"] == "check":
             raise ValueError(f"refused: {args}")
+
+
+class Names:
+    """Names everything that it logs after its token."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def after_train_iter(self, run: Any) -> None:
+        run.log(f"{self.token}/number", 0.5)
+        if run.iter == 2:
+            run.log_image(f"{self.token}/image", torch.zeros(2, 2, 3))
+            run.log_histogram(f"{self.token}/histogram", torch.arange(3.0))
+            run.log_text(f"{self.token}/text", "plain")
+
+    def after_val_epoch(self, metrics: Any) -> None:
+        metrics[f"{self.token}/metric"] = 0.25
+
+    def before_train_epoch(self, run: Any) -> None:
+        if run.epoch:
+            run.say(f"has its metric: {run.metrics[f'{self.token}/metric'] == 0.25}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,8 +29,6 @@ PDB = "Stop in Python's debugger before iteration N."
 BATCH_FILE = "Save the batch of iteration N there, by torch.save."
 TRACE = "Record the K iterations as a timeline, for `hookflow export --format perfetto`."
 WITH = "A hook that watches, too: one of hookflow's by its name, or ./file.py:Name. Repeatable."
-WRITES_FILES = ("export", "predict")
-"""Built-in hooks that write files at the end of a run: a rerun has none of them."""
 ROWS, COLUMNS = 30, 8
 """Numbers of the added hooks that are shown, and iterations."""
 
@@ -72,20 +70,23 @@ def rerun(
     begin = parent.it if parent else 0
     world = _world(parent, records)
     hooks = _tools(at, for_, save_batch, trace=trace, debug=debug, world=world)
-    target = _target(run_dir, parent, end, with_ or (), tuple(without or ()), [*hooks, *(set_ or ())])
+    target, left_out = _target(run_dir, parent, end, with_ or (), tuple(without or ()), [*hooks, *(set_ or ())])
     again = _trained(target, parent, world)
     own = event_log(again.events).read_all()
-    result = compare(scalar_rows(records), scalar_rows(own), begin, end, without=bool(without))
+    result = compare(scalar_rows(records), scalar_rows(own), begin, end, without=bool(without or left_out))
     beginnings = [record for record in records if record["k"] == "run" and record["it"] <= begin]
     now = next(record for record in own if record["k"] == "run")
     why = [*causes(beginnings[-1], now)] if beginnings else []
     reached = _done(own)
     falls_short = reached < min(end, done)
     if format_ == "json":
-        echo_json({"run": run_dir.id, "rerun": str(again.path), "reached": reached, "causes": why, **asdict(result)})
+        facts = {"run": run_dir.id, "rerun": str(again.path), "reached": reached, "left_out": left_out, "causes": why}
+        echo_json({**facts, **asdict(result)})
     else:
         named = f"{run_dir.id} from {parent.checkpoint if parent else 'the beginning'}"
         echo("\n".join(_report(result, why, at, reached, named, probes=bool(with_ or without or set_))))
+        if left_out:
+            echo(f"  left out, since it writes outside the run: {', '.join(left_out)}")
         for error in (record for record in own if record["k"] == "error" and record["action"] == "raise"):
             echo(f"  it ended with {error['type']}: {one_line(error['text']).partition('. ')[0]}")
         if falls_short:
@@ -149,25 +150,30 @@ def _target(
     with_: Iterable[str],
     without: tuple[str, ...],
     changes: Iterable[str],
-) -> Target:
-    """Return the recorded pipeline without what writes elsewhere, with the hooks that watch, an end, and `changes`."""
+) -> tuple[Target, tuple[str, ...]]:
+    """Return the recorded pipeline with the hooks that watch, an end, and `changes`; and the hooks that are left out.
+
+    It writes nothing outside the rerun's folder.
+    """
     from hookflow.pipeline.layers import Override
     from hookflow.pipeline.load import missing_objects
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.service.rerun import NAMES, End, override
 
     folder = run_dir.path if parent is None or parent.run != run_dir.id else Path(parent.path)
-    pipeline = recorded(folder)[0].pipeline
+    pipeline = recorded(folder)[0].public
     added: dict[str, Override] = {}
     for use in with_:
         name = _name_for(use, {*pipeline.hooks, NAMES[End], *added})
         added[name] = Override(f"hooks.{name}={_use(use)}", Where(f"--with {use}"))
-    kept = [name for name, hook in pipeline.hooks.items() if hook.use in WRITES_FILES and name not in without]
-    overrides = [override(End, at=end + 1), *_quiet(pipeline), *changes]  # a hook may log a number one iteration late
-    target = as_recorded(run_dir, folder, Changes(tuple(overrides), (*without, *kept)), added.values())
+    confinement = _confine(pipeline, run_dir.base(), without)
+    # a hook may log a number one iteration late
+    overrides = (override(End, at=end + 1), *_unthrottle(pipeline), *confinement.overrides, *changes)
+    dropped = (*without, *confinement.left_out)
+    target = as_recorded(run_dir, folder, Changes(overrides, dropped), added.values())
     if missing := missing_objects(target.loaded):
         raise UserError(missing)
-    return target
+    return target, confinement.left_out
 
 
 def _use(use: str) -> str:
@@ -183,17 +189,63 @@ def _name_for(use: str, names: set[str]) -> str:
     return next(each for each in (name, *(f"{name}_{k}" for k in range(2, 1000))) if each not in names)
 
 
-def _quiet(pipeline: Pipeline) -> Iterator[str]:
-    """Yield the overrides by which a rerun writes nothing but its own folder, and skips no firing for its cost."""
-    from hookflow.pipeline.source_map import as_toml
-
-    if pipeline.writers:
-        yield "writers={}"
+def _unthrottle(pipeline: Pipeline) -> Iterator[str]:
+    """Yield the overrides by which a rerun skips no firing for its cost."""
     for name, hook in pipeline.hooks.items():
         if hook.over_budget != "warn":
             yield f'hooks.{name}.over_budget="warn"'
-        if hook.use == "checkpoint" and isinstance(hook.args, Mapping) and "out_dir" in hook.args:
-            yield f"hooks.{name}.args={as_toml({key: arg for key, arg in hook.args.items() if key != 'out_dir'})}"
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What keeps a rerun from writing outside its own folder: overrides, and hooks that are left out."""
+
+    overrides: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def _confine(pipeline: Pipeline, base: Path, without: Collection[str]) -> Confinement:
+    """Return the changes after which a recorded pipeline has no writers, notifications, or hooks that write elsewhere.
+
+    Each hook's class is asked, so that a subclass, and a class named by its path, count as what they are. The user's
+    own files are relative to `base`; hooks in `without` are not looked at, nor are those that cannot be found, which
+    compiling the pipeline reports.
+    """
+    from hookflow.hooks.inspect import outside_arguments
+    from hookflow.hooks.registry import find_hook
+
+    overrides = []
+    left_out = []
+    if pipeline.writers:
+        overrides.append("writers=null")
+    if pipeline.notify is not None:
+        overrides.append("notify=null")
+    for name, node in pipeline.hooks.items():
+        if name in without or not node.enabled:
+            continue
+        try:
+            hook = find_hook(node.use, base, None)
+        except UserError:
+            continue
+        outside = outside_arguments(hook)
+        if outside is None:
+            left_out.append(name)
+        elif outside:
+            overrides += _without_arguments(name, node.args, hook, outside)
+    return Confinement(tuple(overrides), tuple(left_out))
+
+
+def _without_arguments(
+    name: str, args: Mapping[str, Any] | Sequence[Any], hook: Callable[..., Any], outside: Collection[str]
+) -> Iterator[str]:
+    """Yield the override that takes arguments away from a hook, if it has any of them."""
+    from hookflow.hooks.arguments import first_names
+    from hookflow.pipeline.source_map import as_toml
+
+    named = args if isinstance(args, Mapping) else dict(zip(first_names(hook, len(args)), args, strict=False))
+    kept = {key: value for key, value in named.items() if key not in outside}
+    if kept.keys() != named.keys():
+        yield f"hooks.{name}.args={as_toml(kept)}"
 
 
 def _trained(target: Target, parent: Parent | None, world: int) -> RunDir:

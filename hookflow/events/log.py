@@ -4,18 +4,29 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar, cast
 
 from hookflow.events.reading import open_regular, read_object, read_record
 from hookflow.events.records import TEXT_LIMIT, Record, shortened
 from hookflow.numbers import mapped, strict_json
-from hookflow.text import masked
+from hookflow.text import has_masks, mask_names, masked
 
 LONGEST = 1 << 22
 """Bytes of a line, from which on it is passed over; no record is as long."""
 
 TEXTS = frozenset({"text", "traceback", "causes", "reason", "note", "caption"})
 """Keys of records whose values are for people."""
+
+NAMES = frozenset({"name"})
+"""Keys of records whose values are names that hooks and tasks have given."""
+
+BY_NAME = frozenset({"v", "modes"})
+"""Keys of records whose values are mappings by such names."""
+
+MASKED = TEXTS | NAMES | BY_NAME | {"fp32"}
+"""Keys of records that `mask_record` looks at."""
+
+AnyRecord = TypeVar("AnyRecord", bound=Mapping[str, Any])
 
 _LONE_SURROGATE = re.compile(r"\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 
@@ -24,16 +35,31 @@ CHUNK = 1 << 20
 
 
 def encode(record: Mapping[str, Any]) -> str:
-    """Return the record as one line of strict JSON, its strings `shortened` and its texts `masked`.
+    """Return the record as one line of strict JSON, its strings `shortened` and its texts and names `masked`.
 
     Numbers that are not finite, and values that JSON does not know, become strings.
     """
-    if texts := TEXTS & record.keys():
-        record = {**record, **{key: masked(record[key]) for key in texts if isinstance(record[key], str)}}
+    record = mask_record(record)
     line = strict_json(record, str, separators=(",", ":"), default=str)
     if len(line) > TEXT_LIMIT:  # a shorter line has no long string in it
         line = strict_json(mapped(record, _short), str, separators=(",", ":"), default=str)
     return readable(line)
+
+
+def mask_record(record: AnyRecord) -> AnyRecord:
+    """Return the record with its texts, and the names of what was logged, `masked`."""
+    if not has_masks():
+        return record
+    result: dict[str, Any] = dict(record)
+    for key in MASKED & record.keys():
+        value = record[key]
+        if isinstance(value, str):
+            result[key] = masked(value)
+        elif isinstance(value, Mapping):
+            result[key] = mask_names(value)
+        elif isinstance(value, list):
+            result[key] = [masked(item) if isinstance(item, str) else item for item in value]
+    return cast("AnyRecord", result)
 
 
 def readable(text: str) -> str:

@@ -34,6 +34,11 @@ class Hook:
 
     `offload_blocker` says why no other thread can call the hook, and `process_blocker` why no other process can; where
     they are empty, its slots and its source decide.
+
+    `writes_outside` says what the hook writes outside the run directory: a file elsewhere, a message to a server. It
+    holds the names of the arguments that say where (`("out_dir",)`); the hook writes nothing there while they are
+    None. It is True if the hook writes outside whatever its arguments are. `hookflow rerun` sets these arguments to
+    None, or leaves the hook out, so that it changes nothing that the run itself has written.
     """
 
     points: ClassVar[tuple[str, ...] | None] = None
@@ -49,6 +54,7 @@ class Hook:
     settable: ClassVar[tuple[str, ...]] = ()
     offload_blocker: ClassVar[str] = ""
     process_blocker: ClassVar[str] = ""
+    writes_outside: ClassVar[tuple[str, ...] | bool] = ()
 
     watches: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """By the name of a method: the method that is called before it at every visit of its point, with the same

@@ -140,6 +140,33 @@ def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue
                     yield f'{called}.points names "{name}", for which it has no method', nearest(name, has)
 
 
+def wrong_writes_outside(hook: Callable[..., Any]) -> Iterator[Issue]:
+    """Yield what is wrong with what a hook says of its writes outside the run directory."""
+    declared = getattr(hook, "writes_outside", ())
+    called = f"{getattr(hook, '__name__', type(hook).__name__)}.writes_outside"
+    if isinstance(declared, bool) or inspect.isroutine(declared) or hook is NotImported:
+        return
+    if not _are_names(declared):
+        yield f'{called} must be True or hold names of arguments, as writes_outside = ("out_dir",)', ""
+
+
+def outside_arguments(hook: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Return the arguments that let a hook write outside the run directory; None where it writes there without them.
+
+    An argument counts where its default is None, since the hook then writes nothing outside. A subclass that fixes such
+    an argument in its own constructor, or that gives it another default, writes outside anyway.
+    """
+    declared = getattr(hook, "writes_outside", ())
+    if declared is True:
+        return None
+    names = names_of(hook, "writes_outside")
+    defaults = {parameter.name: parameter.default for parameter in parameters_of(hook)}
+    for name in names:
+        if name not in defaults or defaults[name] is not None:
+            return None
+    return names
+
+
 def half_a_state(hook: type) -> Iterator[Issue]:
     """Yield the method that a hook with a state lacks, or has from `Hook`, which keeps nothing."""
     for has, lacks in permutations(("state_dict", "load_state_dict")):
@@ -286,6 +313,7 @@ class Inspection:
         self.issues = [
             *issues,
             *wrong_attributes(hook, points),
+            *wrong_writes_outside(hook),
             *(half_a_state(hook) if isinstance(hook, type) else ()),
         ]
         self.method_names = dict.fromkeys([method.name for method in self.methods] or [""])

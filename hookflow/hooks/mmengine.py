@@ -129,7 +129,30 @@ def adapted(kind: type, where: Where | None) -> type[Hook]:
 def hook_class(base: type[Hook], kind: type, members: Mapping[str, Any]) -> type[Hook]:
     """Return a class derived from `base`, whose hooks call objects of the class `kind`, and which looks like that."""
     facts = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__signature__": inspect.signature(kind)}
+    facts["writes_outside"] = _writes_outside(kind)
     return type(kind.__name__, (base,), {**facts, "kind": kind, **members})
+
+
+WITH_KNOWN_WRITES = ("mmengine.", "lightning.", "pytorch_lightning.")
+"""The packages whose classes `WRITES_OUTSIDE` names."""
+
+WRITES_OUTSIDE: Mapping[str, tuple[str, ...] | bool] = {
+    "ModelCheckpoint": ("dirpath",),
+    "OnExceptionCheckpoint": True,
+    "ProfilerHook": ("json_trace_path", "on_trace_ready"),
+    "SpikeDetection": ("exclude_batches_path",),
+}
+"""What classes of MMEngine and Lightning write outside the run directory, as `Hook.writes_outside` says it."""
+
+
+def _writes_outside(kind: type) -> Any:
+    """Return what a class, or the nearest of its bases that is known, writes outside the run directory."""
+    for base in kind.__mro__:
+        if "writes_outside" in vars(base):
+            return vars(base)["writes_outside"]
+        if base.__name__ in WRITES_OUTSIDE and base.__module__.startswith(WITH_KNOWN_WRITES):
+            return WRITES_OUTSIDE[base.__name__]
+    return ()
 
 
 def slots_of(

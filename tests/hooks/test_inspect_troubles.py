@@ -76,6 +76,10 @@ WRAPPED = f"{WRAPPER}class It:\n    @log\n    def after_run(self, run): pass\n"
             (lines(line), "", f"It.{line.partition(' ')[0]} ")
             for line in ("points = 3", "reads = 3", "reads = None", "writes = {'after_run': 4}", "modules = 3")
         ),
+        *(
+            (lines(f"writes_outside = {value}"), "", "It.writes_outside must be True or hold names")
+            for value in ("None", "3", '"out_dir"', "[1]")
+        ),
     ],
 )
 def test_what_would_do_nothing_is_refused(tmp_path: Path, code: str, table: str, message: str) -> None:

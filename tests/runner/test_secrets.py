@@ -1,6 +1,7 @@
 """What the environment gives to a pipeline is nowhere recorded or shown: the reference stands in its place."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -74,6 +75,24 @@ def test_no_file_of_a_run_has_a_secret(with_secrets: Callable[..., RunDir], trai
     assert not list(holding(tmp_path, TOKEN, PIN))
     assert "${env:HOOKFLOW_TOKEN}" in (next(run_dir.checkpoints.glob("it*")) / "pipeline.toml").read_text()
     assert run_dir.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_no_file_of_a_run_has_a_secret_in_a_name(new_run: NewRun, train_here: Train) -> None:
+    """Neither the log nor a writer nor a checkpoint nor a path; and a resumed run finds its metrics by their names."""
+    names = f"hooks.names={{use='{TESTS}/secretive.py:Names', args={{token='${{env:HOOKFLOW_TOKEN}}'}}}}"
+    run_dir = new_run(names, *WRITERS, "run.max_epochs=2", "hooks.checkpoint.args.keep='all'")
+    assert train_here(run_dir) == 0, records(run_dir, "error")
+    shutil.rmtree((run_dir.checkpoints / "last").resolve())
+    assert train_here(run_dir, resume=True) == 0, records(run_dir, "error")
+    assert not list(holding(run_dir.path, TOKEN))
+    assert not [path for path in run_dir.path.rglob("*") if TOKEN in str(path)]
+    reference = "${env:HOOKFLOW_TOKEN}"
+    assert f"{reference}/number" in {name for record in records(run_dir, "scalars") for name in record["v"]}
+    assert f"{reference}/metric" in {name for record in records(run_dir, "metrics") for name in record["v"]}
+    for kind in ("image", "histogram", "text"):
+        assert f"{reference}/{kind}" in {record["name"] for record in records(run_dir, kind)}
+    told = [record["text"] for record in records(run_dir, "message") if "has its metric" in str(record["text"])]
+    assert told == ["has its metric: True"] * 2
 
 
 def test_no_command_shows_a_secret(

@@ -84,6 +84,7 @@ class Checkpoint(Hook):
     """
 
     settable = ("keep",)
+    writes_outside = ("out_dir", "copy_to")
     points = ("after_train_epoch", "after_val")
     phase = "last"
     reads: ClassVar[Slots] = {
@@ -264,6 +265,7 @@ class Export(Hook):
     phase = "last"
     ranks = "zero"
     reads = ("model", "checkpoint")
+    writes_outside = ("out_dir",)
 
     formats: Annotated[tuple[Format, ...], Field(min_length=1, description="the formats to write")] = ("state_dict",)
     checkpoint: Annotated[str, Field(description="the checkpoint by its name: last, best, …")] = "last"

@@ -16,6 +16,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.checkpoint import Checkpoint, place_of
 from hookflow.runner.checkpoint.destinations import destination_of
 from hookflow.runner.checkpoint.manifest import read_manifest
+from hookflow.text import unmasked
 
 PAUSES = (1.0, 5.0, 30.0)
 """Seconds between the tries of a copy; after the last one it is given up. Once the run ends, they are those of all."""
@@ -74,7 +75,8 @@ class Copies:
 
     def _places(self, name: str, facts: Mapping[str, Any]) -> list[str]:
         """Return where a checkpoint goes by one of its names."""
-        values = {**facts.get("metrics", {}), **self._values, "name": name, "it": facts["it"], "ep": facts["ep"]}
+        metrics = {unmasked(metric): value for metric, value in facts.get("metrics", {}).items()}
+        values = {**metrics, **self._values, "name": name, "it": facts["it"], "ep": facts["ep"]}
         return [place_of(template, values) for template, names in self._templates if name in names]
 
     def _add(self, place: str, path: Path) -> None:

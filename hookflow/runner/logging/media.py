@@ -22,6 +22,7 @@ from hookflow.events.rundir import of_rank
 from hookflow.png import COLOUR_TYPES, encode_png
 from hookflow.runner.cuda import device_thread, event_of_stream
 from hookflow.runner.process.state import RunState
+from hookflow.text import masked
 
 Place = tuple[int, int]
 """The iteration and the epoch that something is of, where it is not the present one."""
@@ -167,7 +168,7 @@ class Media:
 
     def _write_image(self, name: str, image: Tensor, caption: str, hook: str, figure: bool, it: int, ep: int) -> None:
         array = pixels(image)
-        path = self._path(name, it)
+        path = self._path(masked(name), it)
         whole = self._folder / path
         whole.parent.mkdir(parents=True, exist_ok=True)
         whole.write_bytes(encode_png(array))

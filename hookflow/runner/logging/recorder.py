@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import DiagnosisError
-from hookflow.events.log import Appender, Tail
+from hookflow.events.log import Appender, Tail, mask_record
 from hookflow.events.packing import Row, pack
 from hookflow.events.reading import read_command
 from hookflow.events.records import HOOKFLOW, ROWS, CommandRecord, Frame, Level, Message, Record, shortened, stamped
@@ -252,7 +252,7 @@ class Recorder:
                     self._log.append([*self._preface(news), *news])
                 finally:  # only now, so that a writer never has what a killed run's log does not have
                     if self.listener is not None:
-                        self.listener(news)
+                        self.listener([mask_record(record) for record in news])
                 self._lost = 0
             except Exception as error:  # a full disk, a broken device: no reason to end the training, or this thread
                 if not self._lost:

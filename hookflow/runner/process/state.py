@@ -13,6 +13,7 @@ from typing import Any
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.records import Stage
 from hookflow.hooks.tensors import Weight
+from hookflow.text import mask_names, unmasked
 
 
 class NoMetricError(UserError, KeyError):
@@ -94,7 +95,7 @@ class RunState:
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the run between two iterations."""
         kept = ("iter", "epoch", "batch_idx", "epoch_ends", "iters_per_epoch", "max_iters", "metrics_at")
-        copied = {"metrics": dict(self.metrics), "validated": dict(self.validated)}
+        copied = {"metrics": mask_names(self.metrics), "validated": dict(self.validated)}
         return {name: getattr(self, name) for name in kept} | copied
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -102,7 +103,8 @@ class RunState:
         self.iter, self.epoch, self.batch_idx = state["iter"], state["epoch"], state["batch_idx"]
         self.epoch_ends, self.validation_due = state["epoch_ends"], state["validation_due"]
         self.validated = dict(state["validated"])
-        self.metrics, self.metrics_at = Metrics(state["metrics"]), state["metrics_at"]
+        self.metrics = Metrics({unmasked(name): value for name, value in state["metrics"].items()})
+        self.metrics_at = state["metrics_at"]
         if not self.iters_per_epoch:
             self.set_length(self.max_epochs, self.iter_limit, state["iters_per_epoch"])
 
