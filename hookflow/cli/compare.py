@@ -78,7 +78,7 @@ def compare(
 
 def _runs_as_data(sides: Sequence[Side]) -> dict[str, Any]:
     """Return what runs have beyond their pipelines; lists are in the order of `runs`."""
-    from hookflow.monitor.compare import results, times, unequal
+    from hookflow.monitor.compare import results, times, times_once, unequal
 
     return {
         "runs": [side.run.id for side in sides],
@@ -86,6 +86,7 @@ def _runs_as_data(sides: Sequence[Side]) -> dict[str, Any]:
         "environment": unequal([side.environment for side in sides]),
         "metrics": results([side.state for side in sides]),
         "ns_per_iteration": {row.name: row.ns for row in times(sides)},
+        "ns_once": {row.name: row.ns for row in times_once(sides)},
     }
 
 
@@ -94,7 +95,7 @@ def tables(heads: Sequence[str], sides: Sequence[Side]) -> dict[str, list[tuple[
 
     The first row has the headings, in which `heads` are the runs.
     """
-    from hookflow.monitor.compare import WHOLE, results, times, unequal
+    from hookflow.monitor.compare import WHOLE, results, times, times_once, unequal
 
     with_changes = with_deltas(heads, [f"Δ to {heads[0][0]}"] * (len(heads) - 1))
     environment = unequal([side.environment for side in sides]).items()
@@ -111,10 +112,15 @@ def tables(heads: Sequence[str], sides: Sequence[Side]) -> dict[str, list[tuple[
         cells = ["-" if ns is None else ms(ns) for ns in row.ns]
         bar = "━" * round(BAR * abs(row.delta) / most) if row.name != WHOLE else ""
         spent.append((row.name, *with_deltas(cells, [*map(signed, row.deltas)]), f"{bar} {row.change}".strip()))
+    once: list[tuple[str, ...]] = []
+    for row in times_once(sides)[:TIMES]:
+        cells = ["-" if ns is None else ms(ns) for ns in row.ns]
+        once.append((row.name, *with_deltas(cells, [*map(signed, row.deltas)]), row.change))
     return {
         "Environment": [("environment", *heads), *((key, *map(brief, values)) for key, values in environment)],
         "Metrics": [("metric", "", *with_changes), *metrics],
         "Where the time went": [("ms an iteration", *with_changes, ""), *spent],
+        "Before and after the training": [("ms, once", *with_changes, ""), *once],
     }
 
 

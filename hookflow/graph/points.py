@@ -208,6 +208,18 @@ class Points:
         point = self[name]
         return self.in_iteration(point.follows) if point.kind == "own" else point.unit == "it"
 
+    def recurs(self, name: str) -> bool:
+        """Return whether a point lies in the training loop, so that what it costs grows with the training.
+
+        What is before the training and after it fires once: the begin and the end of the run, a test, a prediction.
+        """
+        point = self[name]
+        if point.kind == "own":
+            return self.recurs(point.follows)
+        ordered = [each.name for each in self]
+        begin, end = ordered.index("before_train"), ordered.index("after_train")
+        return point.kind == "log" or begin < ordered.index(name) < end
+
     @cached_property
     def pairs(self) -> dict[str, str]:
         """The values of `around_X`: every X that has a `before_X`, with the `after_X` that closes it.

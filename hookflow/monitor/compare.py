@@ -98,7 +98,7 @@ def results(states: Sequence[RunState]) -> dict[str, dict[str, list[float | None
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """A hook or a phase, and how many ns an iteration it takes in each run; None where it does not occur."""
+    """A hook or a phase, and how many ns it takes in each run; None where it does not occur."""
 
     name: str
     ns: tuple[float | None, ...]
@@ -127,26 +127,49 @@ class Spent:
 def times(sides: Sequence[Side]) -> list[Spent]:
     """Return where the time of an iteration went, over the last attempt of each run; the largest difference first.
 
-    Hooks that fire elsewhere are shared out over the iterations, too. The whole iteration comes last.
+    Hooks that fire elsewhere in the training are shared out over the iterations, too. What fires once is not: its share
+    would be the smaller the longer a run is; see `times_once`. The whole iteration comes last.
     """
-    spent = [_spent(side.state, side.plan) for side in sides]
-    names = dict.fromkeys(name for each in spent for name in each)
-    rows = [Spent(name, tuple(each.get(name) for each in spent)) for name in names]
+    rows = _rows([_spent(side.state, side.plan) for side in sides])
     return sorted(rows, key=lambda row: (row.name == WHOLE, -abs(row.delta)))
+
+
+def times_once(sides: Sequence[Side]) -> list[Spent]:
+    """Return what hooks took before the training and after it, over the last attempt of each run.
+
+    It is all of their time. The largest difference comes first.
+    """
+    rows = _rows([_totals(side.state, side.plan, recurring=False) for side in sides])
+    return sorted(rows, key=lambda row: -abs(row.delta))
 
 
 WHOLE = "iteration"
 
 
+def _rows(spent: Sequence[Mapping[str, float]]) -> list[Spent]:
+    """Return a row for each name, from the ns of each run by name."""
+    names = dict.fromkeys(name for each in spent for name in each)
+    return [Spent(name, tuple(each.get(name) for each in spent)) for name in names]
+
+
+def _totals(state: RunState, plan: Plan, *, recurring: bool) -> dict[str, float]:
+    """Return the ns of the hooks by hook and point: of points in the training loop, or of those outside it."""
+    totals: dict[str, float] = {}
+    for binding in plan.bindings:
+        ns = state.first.timing(binding.id).total
+        if ns and plan.points.recurs(binding.point) == recurring:
+            name = f"{binding.hook} @ {binding.point}"
+            totals[name] = totals.get(name, 0.0) + ns
+    return totals
+
+
 def _spent(state: RunState, plan: Plan) -> dict[str, float]:
+    """Return the ns of an iteration by hook and point, and by phase."""
     rank = state.first
     count = rank.attempt.sums["iters"]
     if not count:
         return {}
-    totals: dict[str, float] = {}
-    for binding in plan.bindings:
-        name = f"{binding.hook} @ {binding.point}"
-        totals[name] = totals.get(name, 0.0) + rank.timing(binding.id).total / count
+    totals = {name: ns / count for name, ns in _totals(state, plan, recurring=True).items()}
     totals |= {phase: ns / count for phase, ns in rank.attempt.booked.items() if phase != "hooks"}
     return {name: ns for name, ns in {**totals, WHOLE: state.iterating / count}.items() if ns}
 

@@ -20,7 +20,7 @@ from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import Life, RunDir, run_argument, short
 from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.durations import WINDOW
-from hookflow.monitor.ranks import named, spent
+from hookflow.monitor.ranks import REMOTE_DELAY, named, spent
 from hookflow.monitor.state import RunState
 from hookflow.numbers import lasting, one_line, percent
 from hookflow.text import GLYPHS
@@ -222,7 +222,10 @@ def examine(
         return Health("paused")
     still = clock - state.moved
     longest = state.first.minute.percentile(0.95) / 1e9
-    if still > (max(PATIENCE, 5 * longest) if state.iterating else PATIENCE_AT_FIRST):
+    patience = max(PATIENCE, 5 * longest) if state.iterating else PATIENCE_AT_FIRST
+    if life == "remote":
+        patience += REMOTE_DELAY
+    if still > patience:
         return Health("stalled", _stalled(state, still, plan, inside))
     return Health("starting" if state.stage == "start" else "running")
 

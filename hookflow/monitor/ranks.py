@@ -139,6 +139,12 @@ SILENCE, ALIKE, HOLD = 10.0, 3.0, 5.0
 The longest time between frames is two seconds.
 """
 
+REMOTE_DELAY = 90.0
+"""Seconds by which what another machine has written may be seen late.
+
+A network file system keeps what it knows of a file for up to 60 s, and the clocks of two machines differ.
+"""
+
 REMEMBERED = 1000
 """Messages that are remembered, so that none is shown twice."""
 
@@ -249,9 +255,11 @@ class Ranks:
         """The ranks that have written nothing for long while others go on, and for how many seconds."""
         if self.of[0].end or not self.of[0].run:
             return {}
+        hosts = {rank.run.get("host") for rank in self.of.values() if rank.run}
+        patience = SILENCE if len(hosts) < 2 else SILENCE + REMOTE_DELAY
         newest, begun = self.newest, self.of[0].run["t"]
         heard = {number: self.of[number].now if number in self.of else begun for number in self._unended}
-        return {number: newest - t for number, t in heard.items() if newest - t > SILENCE}
+        return {number: newest - t for number, t in heard.items() if newest - t > patience}
 
     @property
     def gone(self) -> list[int]:

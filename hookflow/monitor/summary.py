@@ -26,8 +26,12 @@ from hookflow.numbers import counted, duration, number, out_of, percent, size, s
 from hookflow.text import printable
 
 FRAME = b'{"k":"frame"'
-SKIPPED = (FRAME, b'{"k":"scalars"')
+SCALARS = b'{"k":"scalars"'
+SKIPPED = (FRAME, SCALARS)
 """How the lines begin that make up most of a log."""
+
+RUN = b'{"k":"run"'
+"""How the line begins that an attempt at the run begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,8 @@ class Glance:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._state = RunState()
-        self._last: dict[bytes, bytes] = {}
+        self._last: dict[bytes, bytes] = {}  # the last lines of the present attempt that were skipped
+        self._scalars_before = b""  # those of the attempt before it
         self._tails: dict[int, Tail[Record]] = {}
 
     def read(self, clock: float) -> Overview:
@@ -77,22 +82,33 @@ class Glance:
     def _fold(self, rank: int, path: Path) -> None:
         tail = self._tails.setdefault(rank, Tail(path, self._parse_first if rank == 0 else _parse_other))
         records = tail.read_all()
-        frame = self._last.pop(FRAME, b"")
-        for line in self._last.values():  # before the others, as they may be of an earlier iteration
+        begins = [at for at, record in enumerate(records) if record["k"] == "run"]
+        begin = begins[-1] + 1 if begins else 0  # where the last attempt begins
+        self._apply_skipped(self._scalars_before)  # of which that attempt forgets what it trains again
+        for record in records[:begin]:
+            self._state.apply(record, rank)
+        self._apply_skipped(self._last.get(SCALARS, b""))  # before the others, as they may be of an earlier iteration
+        for record in records[begin:]:
+            self._state.apply(record, rank)
+        if self._state.end is None:
+            self._apply_skipped(self._last.get(FRAME, b""))
+        self._last.clear()
+        self._scalars_before = b""
+
+    def _apply_skipped(self, line: bytes) -> None:
+        """Take a line that was skipped; nothing where there is none, or it is no record."""
+        if line:
             with suppress(ValueError):
                 self._state.apply(read_record(line))
-        self._last.clear()
-        for record in records:
-            self._state.apply(record, rank)
-        if frame and self._state.end is None:
-            with suppress(ValueError):
-                self._state.apply(read_record(frame))
 
     def _parse_first(self, line: bytes) -> Record | None:
+        if line.startswith(RUN):  # another attempt: the last frame is of the one before, which may have got further
+            self._scalars_before = self._last.pop(SCALARS, b"") or self._scalars_before
+            self._last.clear()
         if not line.startswith(SKIPPED):
             return read_record(line)
         if line.endswith(b"}"):
-            self._last[line[: len(FRAME)]] = line
+            self._last[FRAME if line.startswith(FRAME) else SCALARS] = line
         return None
 
 

@@ -80,7 +80,7 @@ class RunsChoices:
     """The choices of the pages of runs. `at` is the path of the run at the cursor, `picked` has those to compare.
 
     `order` is the place of a key to sort by, `metric` that of the curves; `graph`: the loop of those that are compared;
-    `kept` is what was listed last, with what it was made from.
+    `kept` is what was listed last, behind the rows and the choices that it was made from.
     """
 
     at: str = ""
@@ -89,7 +89,7 @@ class RunsChoices:
     graph: bool = False
     order: int = 0
     metric: int = 0
-    kept: tuple[object, Any] | None = None
+    kept: tuple[Sequence[RunRow], object, Any] | None = None
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ from tests.cli.conftest import SMALL, invoke, refused
 from tests.conftest import records
 from tests.golden_files import check_cases, check_golden
 from tests.limits import LIMIT
-from tests.monitor.fake_run import BEGAN, append, end, make, make_several, record
+from tests.monitor.fake_run import BEGAN, append, end, make, make_several, plan, record
 from tests.processes import Spawned
 
 
@@ -431,3 +431,10 @@ def test_runs_are_compared_by_what_came_of_them_too(here: Path) -> None:
     assert facts["environment"]["git.commit"] == ["aaaa", "bbbb", None]
     assert facts["metrics"]["accuracy"]["last"] == facts["metrics"]["accuracy"]["best"]
     assert len(facts["ns_per_iteration"]["ema @ after_train_iter"]) == 3
+    # What fires once is not divided by the iterations, of which the third run has fewer.
+    assert not [name for name in facts["ns_per_iteration"] if name.endswith("@ before_run")]
+    frames = [json.loads(line) for line in third.events.read_text().splitlines() if '"k":"frame"' in line]
+    seed = str(next(binding.id for binding in plan().bindings if binding.hook == "seed"))
+    took = sum(frame["hooks"][seed][1] for frame in frames if seed in frame["hooks"])
+    assert facts["ns_once"].keys() == {"seed @ before_run"}
+    assert facts["ns_once"]["seed @ before_run"][2] == took > 0

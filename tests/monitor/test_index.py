@@ -1,5 +1,6 @@
 """Runs of a folder: by what people call them, the list of them, and its index, whatever becomes of its file."""
 
+import json
 import os
 import re
 import shutil
@@ -122,6 +123,21 @@ def test_a_silent_run_of_another_machine_is_read_when_it_grows(root: Path, monke
     append(away, *(next(training) for _ in range(30)))
     assert read_again(monkeypatch, root) == [away.id]
     assert Index(root).refresh()[0].values["iter"] > before["iter"]
+
+
+def test_a_run_that_was_just_resumed_is_where_its_checkpoint_was(root: Path) -> None:
+    lost = next(row.run for row in Index(root).refresh() if row.values["status"] == "lost")
+    lines = lost.events.read_text().splitlines()
+    first = json.loads(lines[0])
+    far = next(row.values["iter"] for row in Index(root).refresh() if row.id == lost.id)
+    begun = {**first, "t": first["t"] + 500, "it": 98, "ep": 1, "resumed_from": "it00000098"}
+    append(lost, [begun])
+    resumed = read_overview(lost, begun["t"]).state
+    assert (resumed.it, resumed.ep) == (98, 1) and far > 98
+    later = {"k": "scalars", "t": begun["t"] + 1, "it": 99, "ep": 1, "v": {"loss": 1.25}}
+    append(lost, [later, record("frame", begun["t"] + 1, 99, 1)])
+    again = read_overview(lost, begun["t"] + 1).state
+    assert (again.it, again.scalars["loss"].last) == (99, 1.25)
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {

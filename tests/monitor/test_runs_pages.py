@@ -109,6 +109,20 @@ def test_keys_move_pick_and_sort(shown: Scene) -> None:
     assert ids(shown) == seen[-1]
 
 
+def test_rows_that_take_the_place_of_others_in_memory_are_listed(shown: Scene) -> None:
+    """The identity of a list is that of another one once it is gone: a cache by it may show runs that are no more."""
+    every = [*shown.rows]
+    shown.rows = every[:1]
+    assert ids(shown) == [every[0].id[-4:]]
+    for _ in range(100):  # one of these has the place of the one before
+        shown.rows = None  # type: ignore[assignment]
+        shown.rows = every[1:2]
+        assert ids(shown) == [every[1].id[-4:]]
+        shown.rows = None  # type: ignore[assignment]
+        shown.rows = every[:1]
+        assert ids(shown) == [every[0].id[-4:]]
+
+
 def test_a_filter_is_a_word_or_a_condition(shown: Scene) -> None:
     press("slash", shown)
     write(shown, "too bad")

@@ -15,7 +15,7 @@ from hookflow.events.packing import bin_of
 from hookflow.events.reading import read_record
 from hookflow.events.records import KINDS, VERSION
 from hookflow.monitor.durations import WINDOW, Timing
-from hookflow.monitor.health import PATIENCE_AT_FIRST, Pace, costliest, examine, share, verdict
+from hookflow.monitor.health import PATIENCE, PATIENCE_AT_FIRST, REMOTE_DELAY, Pace, costliest, examine, share, verdict
 from hookflow.monitor.state import RunState
 from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan, record
 
@@ -286,6 +286,10 @@ def test_the_condition_is_what_the_process_and_the_log_say() -> None:
         (fresh, "alive", PATIENCE_AT_FIRST - 1, "starting"),
         (fresh, "alive", PATIENCE_AT_FIRST + 1, "stalled"),
         (going, "alive", 1.0, "running"),
+        (going, "alive", PATIENCE + 1, "stalled"),
+        (going, "remote", PATIENCE + 60, "running"),  # so long a network file system may show what it was
+        (going, "remote", PATIENCE + REMOTE_DELAY + 1, "stalled"),
+        (fresh, "remote", PATIENCE_AT_FIRST + 60, "starting"),
         (paused, "alive", 1000.0, "paused"),
         (RunState(), "gone", 0.0, "lost"),
         (paused, "gone", 0.0, "lost"),

@@ -103,10 +103,10 @@ class Listing:
 def listing(scene: Scene) -> Listing:
     """Return what the choices of the page leave of the rows; it is made once for the same rows and choices."""
     choice = scene.view.runs
-    source = (id(scene.rows), choice.wanted, choice.order)
-    if choice.kept is None or choice.kept[0] != source:
-        choice.kept = (source, _listing(scene.rows, choice.wanted, ORDERS[choice.order]))
-    result: Listing = choice.kept[1]
+    made_from = (choice.wanted, choice.order)
+    if choice.kept is None or choice.kept[0] is not scene.rows or choice.kept[1] != made_from:
+        choice.kept = (scene.rows, made_from, _listing(scene.rows, choice.wanted, ORDERS[choice.order]))
+    result: Listing = choice.kept[2]
     return result
 
 
