@@ -101,7 +101,20 @@ def test_check_raises_what_is_not_there_and_returns_what_is_doubtful(toy: dict[s
     assert len(error.value.problems) == 2
 
 
-NAMES = ["Hook", "Run", "Source", "Task", "UserError", "Writer", "__version__", "load", "load_run", "runs", "train"]
+NAMES = [
+    "Hook",
+    "Run",
+    "Source",
+    "Task",
+    "TrainingTerminatedError",
+    "UserError",
+    "Writer",
+    "__version__",
+    "load",
+    "load_run",
+    "runs",
+    "train",
+]
 
 
 def test_these_are_the_public_names() -> None:
