@@ -392,7 +392,6 @@ class AirNet(nn.Module):
         inputs = (self.whiten.out_channels, *widths)
         self.groups = nn.Sequential(*map(Group, inputs, widths))
         self.head = nn.Linear(widths[-1], num_classes, bias=False)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub leaves it out
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.groups(functional.gelu(self.whiten(images)))
