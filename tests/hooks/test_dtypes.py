@@ -6,8 +6,10 @@ averages and the norms are compared with plain PyTorch further below.
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,8 +19,9 @@ from hookflow.graph.points import POINTS
 from hookflow.graph.slots import root
 from hookflow.hooks.builtin.averaging import EMA, SWA, Average
 from hookflow.hooks.builtin.freeze import Prune
-from hookflow.hooks.builtin.gradients import GradClip, GradNorm
+from hookflow.hooks.builtin.gradients import SAM, GradClip, GradNorm
 from hookflow.hooks.builtin.statistics import ParamStats
+from hookflow.hooks.builtin.stops import SpikeGuard
 from hookflow.hooks.inspect import methods, slots
 from tests.conftest import Trained, reason
 from tests.hooks.stand_ins import StandIn
@@ -351,3 +354,71 @@ class TestWhichGradientsAreClipped:
             GradClip(max_norm=1.0, optimizer="optimiser").before_train(run)
         with pytest.raises(UserError, match="model or optimizer, and not both"):
             GradClip.check_arguments({"max_norm": 1.0, "model": "a", "optimizer": "b"})
+
+
+TRAINED = ("fp64", "fp32", "bf16", "complex64")
+CLOSE = {"fp64": 1e-12, "fp32": 1e-6, "bf16": 2e-2, "complex64": 1e-6}
+"""Two roundings of the dtype, and some more."""
+
+
+def vectors(kind: str, seed: int) -> list[Tensor]:
+    torch.manual_seed(seed)
+    return [torch.randn(size, dtype=DTYPES[kind]) for size in (3, 5)]
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_sam_computes_the_gradients_at_the_worst_weights(kind: str) -> None:
+    """Of the sum of a |w|² / 2 the gradient is a w: at w + rho a w / norm it is a (w + rho a w / norm)."""
+    factors, rho = (2.0, 0.5), 0.25
+    model = nn.ParameterList(vectors(kind, 4))
+    before = [floats(parameter.detach()).clone() for parameter in model]
+    norm = torch.cat([factor * weight.abs() for factor, weight in zip(factors, before, strict=True)]).norm()
+
+    def loss(batch: Any) -> Tensor:
+        terms = [factor * parameter.abs().square().sum() / 2 for factor, parameter in zip(factors, model, strict=True)]
+        return terms[0] + terms[1]
+
+    run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1))
+    run.loss = loss
+    loss(None).backward()
+    SAM(rho=rho).after_backward(run, None)
+    for factor, parameter, weight in zip(factors, model, before, strict=True):
+        worst = weight + rho * factor * weight / norm
+        assert parameter.grad is not None
+        assert not torch.allclose(floats(parameter.grad), factor * weight, rtol=CLOSE[kind])
+        torch.testing.assert_close(floats(parameter.grad), factor * worst, rtol=CLOSE[kind], atol=CLOSE[kind])
+        torch.testing.assert_close(floats(parameter.detach()), weight, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_a_spike_puts_back_the_bits_of_the_weights_and_of_the_optimizer(kind: str) -> None:
+    model = nn.ParameterList(vectors(kind, 5))
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    run: Any = StandIn(model, optimizer, batch_weight=2)
+
+    def step() -> None:
+        for parameter in model:
+            parameter.grad = parameter.detach() * 3
+        optimizer.step()
+
+    step()
+    hook = SpikeGuard(window=4, sigmas=2.0, rollback=True)
+    hook.name = "guard"
+    losses = [1.0, 1.25, 0.75, 1.5, 1.0, 1.875]
+    for k, loss in enumerate(losses):
+        last = losses[max(k - 4, 0) : k]
+        is_spike = len(last) == 4 and loss > np.mean(last) + 2.0 * np.std(last)
+        dtype = torch.float32 if kind == "complex64" else DTYPES[kind]  # a loss is real
+        hook.after_forward(run, {"loss": torch.tensor(loss, dtype=dtype)})
+        assert hook.spiked == is_spike == (k == 5)
+        if is_spike:
+            break
+        hook.after_train_iter(run)
+        step()
+        if k == 2:
+            states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "hooks": {}}
+            hook.before_save_checkpoint(run, states)
+            saved = deepcopy({key: states[key] for key in ("model", "optimizer")})
+    hook.after_train_iter(run)
+    assert run.skipped == 1
+    assert_same({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, saved)

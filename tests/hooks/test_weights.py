@@ -470,6 +470,27 @@ class Watched(nn.Module):
         return self.linear(inputs)  # type: ignore[no-any-return]
 
 
+def test_the_average_of_a_module_that_a_hook_adds_begins_at_the_next_validation() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1))
+    hook = EMA(decay=0.5, gamma=0.0)
+    hook.before_train(run)
+    model.add_module("added", nn.Linear(2, 2))
+    first = model.get_parameter("added.weight").detach().clone()
+    for _ in hook.around_test(run):
+        assert torch.equal(model.get_parameter("added.weight"), first)
+    with torch.no_grad():
+        model.get_parameter("added.weight").add_(1.0)
+    hook.after_optimizer_step(run)
+    saved: dict[str, Any] = {}
+    hook.name = "ema"
+    hook.before_save_checkpoint(run, saved)
+    torch.testing.assert_close(saved["model_ema"]["added.weight"], first + 0.5)
+    model.add_module("last", nn.Linear(2, 2))
+    hook.before_save_checkpoint(run, saved)
+    assert torch.equal(saved["model_ema"]["last.weight"], model.get_parameter("last.weight"))
+
+
 def test_an_average_follows_a_buffer_that_the_network_replaces() -> None:
     model = Watched()
     run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1))

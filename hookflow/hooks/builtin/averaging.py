@@ -121,6 +121,7 @@ class Average(Hook):
 
     def before_save_checkpoint(self, run: Run, checkpoint: dict[str, Any]) -> None:
         if self.average:
+            self._bind_added_tensors(run)
             self._apply_masks()
             model = self.network(run)
             first = _first_names(model)
@@ -158,6 +159,11 @@ class Average(Hook):
             pairs.averages.append(local(average))
             pairs.weights.append(local(weight))
 
+    def _bind_added_tensors(self, run: Run) -> None:
+        """Begin the averages of weights that a hook has added since the training began, in modules of their own."""
+        if not averaged_tensors(self.network(run)).keys() <= self.average.keys():
+            self._bind_tensors(run)
+
     def _apply_masks(self) -> None:
         """Set the average to zero where the weights have been pruned since; from then on it averages zeros."""
         if self.masked_at == ParameterNotes.mask_changes:
@@ -176,6 +182,7 @@ class Average(Hook):
         kept: dict[str, Tensor] = {}
         if not self.average:
             return kept
+        self._bind_added_tensors(run)
         self._apply_masks()
         for name, tensor in averaged_tensors(self.network(run)).items():
             weight, average = local(tensor), local(self.average[name])
