@@ -1,7 +1,7 @@
 """The lock of a run directory, and the processes that hold it.
 
 A lock file may be removed; a directory cannot be locked on network file systems. So both are locked, and a second lock
-on either is refused. A file system that knows no locks grants every one.
+on either is refused. On a file system that knows no locks a claim takes their place.
 """
 
 import contextlib
@@ -11,16 +11,7 @@ import resource
 import signal
 from pathlib import Path
 
-
-def started_at(pid: int) -> float | None:
-    """Return when the process of a pid has started, by the system's clock; None where none lives."""
-    import psutil  # takes as long as to list 1,000 runs, which need it seldom
-
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-    except (psutil.Error, ValueError, OverflowError):  # the last two: it is no pid
-        return None
+from hookflow.events.run_claim import hand_over_claim, is_claimed, release_claim, take_claim
 
 
 def exit_code(code: int) -> int:
@@ -52,12 +43,16 @@ Locks = tuple[int, ...]
 
 _held: set[int] = set()
 
+_claims: dict[Locks, Path] = {}
+"""The claims that take the place of locks."""
+
 
 def _forget_held() -> None:
     """Close the parent's locks in a forked child: a data worker, or a daemon of the user's, is not the run."""
     for lock in _held:
         os.close(lock)
     _held.clear()
+    _claims.clear()
 
 
 os.register_at_fork(after_in_child=_forget_held)
@@ -67,16 +62,30 @@ def try_lock(folder: Path, *, shared: bool = False) -> Locks | None:
     """Lock a run directory; None where another process holds it, unless both locks are shared."""
     how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
     locks = (os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o644), os.open(folder, os.O_RDONLY))
+    is_locked_by_us = False
     for lock in locks:
         try:
             fcntl.flock(lock, how)
+            is_locked_by_us = True
         except BlockingIOError:
             release(locks)
             return None
         except OSError:  # this one cannot be locked here
             continue
+    if not is_locked_by_us and not shared:
+        claim = take_claim(folder)
+        if claim is None:
+            release(locks)
+            return None
+        _claims[locks] = claim
     _held.update(locks)
     return locks
+
+
+def hand_over(locks: Locks, pid: int) -> None:
+    """Let a child process, which was passed copies of the locks, have the claim that takes their place."""
+    if (claim := _claims.pop(locks, None)) is not None:
+        hand_over_claim(claim, pid)
 
 
 def inherit(numbers: str) -> None:
@@ -102,17 +111,23 @@ def holds(pid: int, folder: Path) -> bool:
 
 def is_locked(folder: Path) -> bool:
     """Return whether a process holds the lock of a run directory, by taking it for a moment; nothing is changed."""
+    knows_locks = False
     for path in (folder / NAME, folder):
         with contextlib.suppress(FileNotFoundError, PermissionError):
             lock = os.open(path, os.O_RDONLY)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                knows_locks = True
             except BlockingIOError:
                 return True
             except OSError:  # this one cannot be locked here
                 pass
             finally:
                 os.close(lock)
+    if knows_locks:
+        return False
+    with contextlib.suppress(OSError):  # it is gone, or cannot be read
+        return is_claimed(folder)
     return False
 
 
@@ -125,6 +140,8 @@ def share(locks: Locks) -> None:
 
 def release(locks: Locks) -> None:
     """Unlock, unless a child process was passed a copy."""
+    if (claim := _claims.pop(locks, None)) is not None:
+        release_claim(claim)
     for lock in locks:
         _held.discard(lock)
         os.close(lock)

@@ -21,8 +21,9 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
+from hookflow.events.process_life import started_at
 from hookflow.events.reading import LATEST, open_regular, read_object, read_regular
-from hookflow.events.run_lock import NAME, is_locked, processor_limit, signal_name, started_at
+from hookflow.events.run_lock import NAME, is_locked, processor_limit, signal_name
 
 FACTS: Mapping[str, type] = {
     **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow"), str),
@@ -30,7 +31,7 @@ FACTS: Mapping[str, type] = {
     **dict.fromkeys(("argv", "overrides"), list),
     **dict.fromkeys(("pid", "version"), int),
     "in_python": bool,
-    "parent": dict,
+    **dict.fromkeys(("parent", "starter"), dict),
 }
 """The types of the values of `run.json`; a list is one of strings, a float is a time."""
 
@@ -187,7 +188,7 @@ class RunDir:
             facts = read_object(read_regular(self.identity))
         except (OSError, ValueError):
             return {}
-        return {name: value for name, value in facts.items() if name not in FACTS or _fits(value, FACTS[name])}
+        return _fitting(facts)
 
     def parent(self) -> Parent | None:
         """Return the checkpoint that the run was forked from; None for any other run, and where it cannot be read."""
@@ -231,11 +232,7 @@ class RunDir:
 
     def sign_process(self, pid: int | None = None) -> None:
         """Note the process that trains: its pid, its start time (pids are used again) and its host."""
-        import psutil
-
-        process = psutil.Process(pid)
-        started, host = process.create_time(), socket.gethostname()
-        self.sign(pid=process.pid, process_started=started, host=host, training_ended=None)
+        self.sign(**process_identity(os.getpid() if pid is None else pid), training_ended=None)
 
     def sign_off(self) -> None:
         """Record that the process no longer trains, though it may continue, as a notebook does."""
@@ -282,7 +279,11 @@ class RunDir:
         if "pid" not in facts:  # the run is locked before its process starts
             if not self.path.exists():
                 return "missing"
-            return "gone" if self.lock.exists() and not is_locked(self.path) else "not started"
+            if self.lock.exists():
+                return "not started" if is_locked(self.path) else "gone"
+            starter = _fitting(facts.get("starter", {}))
+            is_dead = starter.get("host") == socket.gethostname() and not _lives(starter)
+            return "gone" if is_dead else "not started"
         if facts.get("host") != socket.gethostname():
             return "remote"
         if _lives(facts):
@@ -296,6 +297,18 @@ class RunDir:
         facts = self.describe()
         here = facts.get("host") == socket.gethostname()
         return here and facts.get("pid") != os.getpid() and "training_ended" not in facts and _lives(facts)
+
+
+def process_identity(pid: int) -> dict[str, Any]:
+    """Return what tells a process from others: its pid, its start time (pids are used again) and its host."""
+    import psutil
+
+    return {"pid": pid, "process_started": psutil.Process(pid).create_time(), "host": socket.gethostname()}
+
+
+def _fitting(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a process or run without those of a wrong type."""
+    return {name: value for name, value in facts.items() if name not in FACTS or _fits(value, FACTS[name])}
 
 
 def _fits(value: Any, kind: type) -> bool:

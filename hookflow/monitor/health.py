@@ -15,8 +15,8 @@ import psutil
 
 from hookflow.events import now
 from hookflow.events.now import NOWHERE, stack
+from hookflow.events.process_life import started_at
 from hookflow.events.records import PHASES, Error
-from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import Life, RunDir, run_argument, short
 from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.durations import WINDOW

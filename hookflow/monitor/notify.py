@@ -21,8 +21,8 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from hookflow.errors import Problem
+from hookflow.events.process_life import started_at
 from hookflow.events.records import Record
-from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import judge

@@ -14,10 +14,11 @@ from typing import IO
 import pytest
 
 from hookflow.events import commands, now
-from hookflow.events.run_lock import release, started_at
-from hookflow.events.rundir import RunDir, all_runs
+from hookflow.events.process_life import started_at
+from hookflow.events.run_lock import release
+from hookflow.events.rundir import RunDir, all_runs, process_identity
 from hookflow.runner.process.launch import claim
-from tests.conftest import wait_for
+from tests.conftest import NewRun, wait_for
 from tests.limits import LIMIT
 
 
@@ -31,6 +32,21 @@ def test_a_run_lives_as_long_as_its_process(tmp_path: Path) -> None:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert run.life() == "gone", "a zombie trains nothing"
     assert run.life() == "gone"
+
+
+def test_a_run_whose_starter_has_died_before_it_trained_is_gone(new_run: NewRun) -> None:
+    run = new_run()
+    assert run.life() == "not started"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        run.sign(starter=process_identity(child.pid))
+        assert run.life() == "not started"
+        child.kill()
+    assert run.life() == "gone"
+    run.sign(starter={**run.describe()["starter"], "host": "far"})
+    assert run.life() == "not started", "nobody here can tell"
+    for wrong in ({"pid": "1"}, {"pid": -1, "host": 3}, [], 7):
+        run.sign(starter=wrong)
+        assert run.life() == "not started"
 
 
 @pytest.mark.parametrize(

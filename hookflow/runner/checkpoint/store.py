@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.deletion import BACK_LINK
-from hookflow.events.run_lock import started_at
+from hookflow.events.process_life import started_at
 from hookflow.events.rundir import fsync, make_out_dir, short
 from hookflow.hooks.checkpoint_files import METADATA, read_tensors
 from hookflow.runner.checkpoint.copies import Copies

@@ -19,8 +19,8 @@ import tomli
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import VERSION
-from hookflow.events.run_lock import Locks, release, share, try_lock
-from hookflow.events.rundir import Parent, RunDir, short, write_whole
+from hookflow.events.run_lock import Locks, hand_over, release, share, try_lock
+from hookflow.events.rundir import Parent, RunDir, process_identity, short, write_whole
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, dump, load, missing_objects
 from hookflow.runner.process.signals import SIGNALS, signals_blocked
@@ -62,6 +62,7 @@ def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, parent: Par
     """Write the resolved pipeline, the plan and the identity; the pipeline's files are relative to `base`."""
     facts: dict[str, Any] = {} if parent is None else {"parent": parent._asdict()}
     facts |= {"id": run_dir.id, "name": loaded.pipeline.run.name, "argv": sys.argv, "created": time.time()}
+    facts["starter"] = process_identity(os.getpid())  # until the training signs, the run lives as long as this process
     _record(loaded, plan, run_dir, base, **facts)
 
 
@@ -136,6 +137,7 @@ def start(
                 holding = f"--locks={','.join(map(str, locks))}"
                 arguments = (str(run_dir.path), holding, *options)
                 child = _python(module, *arguments, output=output, descriptors=locks, environment=environment)
+        hand_over(locks, child.pid)
         if notifies:
             start_notifying(run_dir, child.pid, began)
         return child
