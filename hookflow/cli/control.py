@@ -205,7 +205,7 @@ def _print_end(run: RunDir) -> None:
 
 
 def watch(
-    run: options.RunArgument = None,
+    run: options.RunToWatch = None,
     ui: options.UIOption = "auto",
     replay: Annotated[
         bool, typer.Option("--replay", help="Replay the recording in the dashboard; keys pause and seek.")
