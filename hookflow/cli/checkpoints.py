@@ -26,7 +26,7 @@ HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "stat
 
 
 def checkpoints(
-    run: options.RunArgument = None,
+    run: options.RunWithCheckpoint = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its checksum.")] = False,
     format_: options.FormatOption = "text",
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name

@@ -132,7 +132,7 @@ def _running(name: str | None, folder: Path) -> RunDir:
     """Return a run that is running. Raises UserError where it is not."""
     from hookflow.service.runs import find_run
 
-    run = find_run(name, folder)
+    run = find_run(name, folder, having=lambda run: run.life() == "alive")
     if (life := run.life()) not in ("alive", "remote"):
         message = f"the run {run.id} {'is not running' if life == 'gone' else 'has not started'}"
         raise UserError(Problem(message, Where("RUN"), "`hookflow runs` says how each run is"))
@@ -205,7 +205,7 @@ def _print_end(run: RunDir) -> None:
 
 
 def watch(
-    run: options.RunArgument = None,
+    run: options.RunToWatch = None,
     ui: options.UIOption = "auto",
     replay: Annotated[
         bool, typer.Option("--replay", help="Replay the recording in the dashboard; keys pause and seek.")
@@ -219,7 +219,9 @@ def watch(
 ) -> None:
     """Show a run live or as it ended, or replay its recording.
 
-    Without RUN, the dashboard begins with the list of all runs if several are training. Leaving it stops no run.
+    Without RUN, the newest run that trains is shown, or the newest of all where none trains; if several are training,
+    the dashboard begins with the list of all runs. Of a name it is the newest run of that name that trains, if one
+    does. A replay is of the newest. Leaving the dashboard stops no run.
 
     With `--web` it prints the address of a page. The token in the address lets one browser in, once; requests from
     other machines and other pages are refused.
@@ -229,7 +231,8 @@ def watch(
     from hookflow.events.rundir import short
     from hookflow.service.runs import find_run
 
-    run_dir = find_run(run, dir)
+    living = [] if replay else _living_runs(dir)
+    run_dir = living[0] if living and run is None else find_run(run, dir, having=lambda each: each in living)
     if replay and not run_dir.events.is_file():
         message = f"{short(run_dir.path)} has no recording"
         raise UserError(Problem(message, Where("RUN"), "it did not get as far as to start"))
@@ -245,7 +248,7 @@ def watch(
         from hookflow.monitor.settings import load
         from hookflow.monitor.summary import print_summary
 
-        page = "runs" if run is None and _several_train(dir) else "main"
+        page = "runs" if run is None and len(living) > 1 else "main"
         how: dict[str, Any] = {"replay": speed} if replay else {"readonly": readonly, "page": page}
         app = MonitorApp(run_dir, preferences=load(), **how)
         app.run()
@@ -277,8 +280,17 @@ def _print_address(address: str) -> None:
     sys.stdout.flush()
 
 
-def _several_train(folder: Path) -> bool:
+def _living_runs(folder: Path) -> list[RunDir]:
+    """Return the runs of a folder that train, the newest first.
+
+    A run of another machine that has stalled is none of them: nobody can say whether its process is still there.
+    """
     from hookflow.monitor.health import ALIVE
     from hookflow.monitor.index import Index
 
-    return sum(row.values["status"] in ALIVE for row in Index(folder).refresh()) > 1
+    living = []
+    for row in Index(folder).refresh():
+        status = row.values["status"]
+        if status in ALIVE and (status != "stalled" or row.run.life() == "alive"):
+            living.append(row.run)
+    return living

@@ -132,5 +132,9 @@ _no_import = "Read the hooks' source and run none of it: for a file that you do 
 NoImport = Annotated[bool, typer.Option("--no-import", help=_no_import)]
 _run = "A path, an id, a part of one, a name, or latest; the newest run if left out."
 RunArgument = Annotated[str | None, argument("RUN", _run, runs)]
+_saved = "A path, an id, a part of one, or a name (by default the newest run's): its newest run with a checkpoint."
+RunWithCheckpoint = Annotated[str | None, argument("RUN", _saved, runs)]
+_watched = "A path, an id, a part of one, a name, or latest. By default the newest run that trains, else the newest."
+RunToWatch = Annotated[str | None, argument("RUN", _watched, runs)]
 RunName = Annotated[str, argument("RUN", "A path, an id, a part of one, or a name.", runs)]
 RunsFolder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of runs.")]

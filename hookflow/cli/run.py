@@ -77,7 +77,8 @@ def run(
     """Train a pipeline, shown live.
 
     The training runs in its own process: it goes on when this terminal closes, and `hookflow watch` shows it again.
-    Ctrl+C ends it at the next safe point, with a checkpoint; `--resume` resumes from there.
+    Without the dashboard, Ctrl+C ends it at the next safe point, with a checkpoint, and a second Ctrl+C at once; in the
+    dashboard it asks, and a second one leaves it training. `--resume` resumes from the checkpoint.
 
     Example: `hookflow run pipelines/cifar.toml --set run.max_epochs=2`
     """

@@ -453,7 +453,7 @@ class MonitorApp(Terminal):
                 self.copy(pointer.copied(scene, self._draw(scene), copy == "copy panel"))
             case str() as action if action.startswith("copy text "):
                 self.copy(text := action.removeprefix("copy text "))
-                self.say(f"copied: {text}")
+                self.say(f"sent to the terminal's clipboard: {text}")
             case "image":
                 self.save_image(self._dir.path)
             case str() as action if self._player:
@@ -494,6 +494,11 @@ class MonitorApp(Terminal):
             self.say(f"resuming {run.id} …", math.inf)
         self.say(delete(run) if action == "delete run" else resume(run))
         self._folder.listed = -math.inf
+
+    def continued(self) -> None:
+        """Let a replay go on from where it was: nobody has watched it meanwhile."""
+        if self._player:
+            self._player.restart_clock()
 
     def _kill(self) -> None:
         """End the run's process, from a thread: it may take its time."""

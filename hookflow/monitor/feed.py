@@ -390,6 +390,10 @@ class Player:
     def badge(self) -> str:
         return f"REPLAY {self._speed:g}x {'▶' if self._playing else '‖'}"
 
+    def restart_clock(self) -> None:
+        """Let no time have passed since the last tick."""
+        self._before = time.monotonic()
+
     def tick(self) -> None:
         """Move on by the time that has passed."""
         passed = time.monotonic() - self._before

@@ -23,7 +23,8 @@ class Entry:
     """`number` counts all entries of the run from 0; `detail` is a traceback or whatever needs more than a line.
 
     `own`: no record of rank 0 has it, but another rank or the monitor itself. `it` is the iteration of the record of
-    rank 0. `shows`: the number of the item in the gallery; `more`: how many more came with it.
+    rank 0. `shows`: the number of the item in the gallery; `more`: how many more came with it. `ends_run`: it is the
+    failure that ends the run.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Entry:
     it: int | None = None
     shows: int | None = None
     more: int = 0
+    ends_run: bool = False
 
     @property
     def glyph(self) -> str:

@@ -26,7 +26,6 @@ from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import judge
-from hookflow.monitor.journal import BECAME, Entry
 from hookflow.monitor.plain import StallWatch
 from hookflow.monitor.series import Best
 from hookflow.monitor.summary import summary
@@ -235,11 +234,11 @@ class Watch:
                     self._hold("best", f"best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
 
     def _warn(self) -> None:
-        """Hold the warnings and errors that are new in the journal."""
+        """Hold the warnings and errors that are new in the journal, but those that the message of a failure has."""
         entries = self._live.state.journal.since(self._seen)
         self._seen = entries[-1].number + 1 if entries else self._seen
         for entry in entries:
-            if entry.trouble and entry.t >= self._since and not _ends_run(entry):
+            if entry.trouble and entry.t >= self._since and not entry.ends_run:
                 text = f"{entry.source}: {one_line(entry.text)}"
                 if text not in self._texts:
                     self._texts.add(text)
@@ -265,11 +264,6 @@ class Watch:
     def _host(self) -> list[str]:
         host = self._live.state.run.get("host")
         return [f"on {host}"] if host else []
-
-
-def _ends_run(entry: Entry) -> bool:
-    """Say whether an entry is the error that ends the run: the message of the failure has it."""
-    return entry.kind == "error" and (entry.source == "run" or f"{BECAME['raise']}: " in entry.text)
 
 
 def section_of(written: Mapping[str, Any]) -> NotifySection:

@@ -206,7 +206,9 @@ class Ranks:
                     self._remember(words)
                     place = f"{record['hook']} @ {record['point']}, " if record["hook"] else ""
                     text = f"{place}{BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}"
-                    journal.add(record["t"], "error", named([number]), text, record["traceback"], own=True)
+                    is_fatal = record["action"] == "raise"
+                    facts = {"own": True, "ends_run": is_fatal}
+                    journal.add(record["t"], "error", named([number]), text, record["traceback"], **facts)
             case "end":
                 rank.end = record
                 if record["status"] == "failed" and rank.fatal is None:  # a mistake, perhaps on one machine alone

@@ -392,7 +392,8 @@ class RunState:
         place = f"{record['point']}, " if record["point"] else ""
         text = f"{place}{BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}"
         self.ranks.hear_first(record)
-        self._note(record, "error", record["hook"] or "hookflow", text, record["traceback"])
+        ends_run = record["action"] == "raise"
+        self._note(record, "error", record["hook"] or "hookflow", text, record["traceback"], ends_run=ends_run)
         self.errors[record["hook"], record["point"]] = record
         if record["action"] == "raise":
             self.first.fatal = record
@@ -417,7 +418,7 @@ class RunState:
         text = f"{self.outcome} after {span(self.elapsed)}, {many(self.it)} {plural(self.it, 'iteration')}{reason}"
         new = record["status"] == "failed" and self.ranks.first_failure is None  # else the error is an entry already
         detail = record["reason"] if "\n" in record["reason"] else ""
-        self._note(record, "error" if new else "info", "run", text, detail)
+        self._note(record, "error" if new else "info", "run", text, detail, ends_run=new)
 
     def _on_refused(self, record: records.Refused) -> None:
         self.refused = record
@@ -425,7 +426,7 @@ class RunState:
         ended = f"not resumed, exit code {record['exit']}: {' '.join(record['reason'].split())}"
         self.attempts.append(Attempt(record["t"], record["t"], self.it, self.it, tuple(self._prepared), ended=ended))
         detail = record.get("traceback") or record["reason"]
-        self._note(record, "error", "run", f"not resumed: {one_line(record['reason'])}", detail)
+        self._note(record, "error", "run", f"not resumed: {one_line(record['reason'])}", detail, ends_run=True)
 
     def _check_finite(self, record: records.Record, name: str, value: float, it: int) -> None:
         if not math.isfinite(value):
@@ -437,5 +438,7 @@ class RunState:
             self._warned.add(about)
             self.journal.add(record["t"], "warn", source, text, own=True, it=record["it"])
 
-    def _note(self, record: records.Record, kind: Kind, source: str, text: str, detail: str = "") -> Entry:
-        return self.journal.add(record["t"], kind, source, text, detail, it=record["it"])
+    def _note(
+        self, record: records.Record, kind: Kind, source: str, text: str, detail: str = "", *, ends_run: bool = False
+    ) -> Entry:
+        return self.journal.add(record["t"], kind, source, text, detail, it=record["it"], ends_run=ends_run)

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -93,7 +93,8 @@ class Terminal(App[Outcome]):
             exit_on_hang_up(sys.__stdin__.fileno())
             loop.add_signal_handler(signal.SIGCONT, self._go_on)
             if (stop := getattr(self._driver, "_sigtstp_application", None)) is not None:
-                loop.add_signal_handler(signal.SIGTSTP, stop)  # a signal handler might wait for a paint's own lock
+                # From the loop: a handler might wait for a lock that a paint holds.
+                loop.add_signal_handler(signal.SIGTSTP, self.stop_and_continue, stop)
 
     def colour(self, name: ThemeName) -> None:
         """Draw in a theme from now on."""
@@ -102,12 +103,21 @@ class Terminal(App[Outcome]):
         self.register_theme(Theme(name, focus, background=ground, surface=ground, panel=ground, dark=name != "light"))
         self.theme = name
 
+    def stop_and_continue(self, stop: Callable[[], None]) -> None:
+        """Call what stops this process, which returns once it goes on."""
+        stop()
+        self.continued()
+
+    def continued(self) -> None:
+        """Take note that this process was stopped, and goes on."""
+
     def _go_on(self) -> None:
         """Take the terminal up again after SIGCONT: where SIGSTOP came, Textual has not let go of it yet."""
         if (driver := self._driver) is not None:
             if not getattr(driver, "_must_signal_resume", False):  # which is set by SIGTSTP, on which it has let go
                 driver.suspend_application_mode()
             driver.resume_application_mode()
+        self.continued()
 
     def on_unmount(self) -> None:
         loop = asyncio.get_running_loop()
@@ -144,12 +154,13 @@ class Terminal(App[Outcome]):
             self._driver.write(sequence)
 
     def copy(self, text: str) -> None:
+        """Send a text to the terminal for its clipboard. Whether the terminal, or tmux, takes it, nobody says."""
         if not text:
             self.say("there is nothing to copy here")
             return
         self.write(clipboard(text))
         lines = text.count("\n") + 1
-        self.say(f"copied {lines} {plural(lines, 'line')}")
+        self.say(f"sent {lines} {plural(lines, 'line')} to the terminal's clipboard")
 
     def remember(self, name: str, value: Any) -> None:
         with self.telling("not remembered"):

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file
 from torch import nn
 
 import hookflow
+from hookflow.cli.app import app
 from hookflow.errors import UserError
 from hookflow.graph.points import POINTS
 from hookflow.hooks.checkpoint_files import read_weights
@@ -58,6 +60,19 @@ def test_every_row_names_a_test_that_there_is(name: str, least: int) -> None:
     assert not [row for row in rows if not named.search(row)]
     tests = named.findall(page(name))
     assert not [test for file, test in tests if f"def {test}(" not in (TESTS / file).read_text("utf-8")]
+
+
+PAGES = sorted([*DOCS.glob("*.md"), DOCS.parent / "README.md"])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_page_names_formats_that_its_commands_take_and_breaks_off_nowhere(path: Path) -> None:
+    text = path.read_text("utf-8")
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, given in re.findall(r"hookflow (\w+)[^`\n]* --format (\w+)", text):
+        (formats,) = (option.type.choices for option in commands[name].params if option.name == "format_")
+        assert given in formats, f"hookflow {name} --format {given}"
+    assert not re.findall(r"^.*:\n+#.*$", re.sub(r"```.*?```", "a block", text, flags=re.DOTALL), re.MULTILINE)
 
 
 FENCE = re.compile(r"```(?:python|toml)\n# ([\w.]+)(?:, continued)?\n(.*?)```", re.DOTALL)

@@ -10,12 +10,14 @@ import zlib
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, plain, snapshots
+from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import Pace, examine
 from hookflow.monitor.layout import screen
@@ -84,6 +86,26 @@ def test_steps_go_from_frame_to_frame_and_stop_at_the_ends(whole: RunDir, tmp_pa
     recording.seek(recording.first - 1)
     assert recording.state.frames == 0
     assert Recording(make(tmp_path, upto=0)).step(1) == 0.0, "an empty one has nothing to show"
+
+
+def test_a_replay_goes_on_where_it_was_after_it_was_suspended(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, time=time.time)
+    monkeypatch.setattr(feed, "time", clock)
+    app = MonitorApp(whole, replay=2.0)
+    player = app._player
+    assert player is not None
+    began = player.moment
+    clock.now += 0.25
+    player.tick()
+    assert player.moment == began + 0.5
+
+    def stop() -> None:
+        clock.now += 3600.0
+
+    app.stop_and_continue(stop)
+    clock.now += 0.25
+    player.tick()
+    assert player.moment == began + 1.0
 
 
 def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:

@@ -565,6 +565,7 @@ def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subproc
     [
         ("q", "d", Outcome.DETACHED, []),
         ("ctrl+c", "enter", Outcome.DETACHED, []),
+        ("ctrl+c", "ctrl+c", Outcome.DETACHED, []),
         ("ctrl+q", "s", Outcome.STOP, ["stop"]),
     ],
 )

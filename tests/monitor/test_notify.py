@@ -21,6 +21,7 @@ from hookflow.monitor.notify import Message, Sender, Watch, execute
 from hookflow.pipeline.schema import NotifySection, Occasion
 from tests.cli.conftest import refused
 from tests.conftest import TOY, Trained, hookflow, strikes, wait_for
+from tests.monitor.fake_run import BEGAN, append, make, record
 from tests.runner.same import logged
 
 EVERY: tuple[Occasion, ...] = ("end", "failure", "stall", "best", "warning")
@@ -116,6 +117,17 @@ def test_the_messages_of_a_run(trained: Trained, monkeypatch: pytest.MonkeyPatch
     assert "stalled: no progress for" in stall.title
     after = 9000
     assert hanging.look() == ([], False)  # it is sent once
+
+
+def test_an_error_that_a_run_survives_is_sent_whatever_its_text(tmp_path: Path) -> None:
+    run = make(tmp_path / "runs", upto=60)
+    survived = record("error", hook="visual", point="after_val", action="ignore", text="ends the run: not at all")
+    fatal = record("error", hook="clip", point="after_backward", action="raise", text="too large")
+    append(run, [survived, fatal])
+    watch = Watch(run, ["warning"], os.getpid(), BEGAN + 99)
+    (warning,), _ = watch.look()
+    assert "not at all" in warning.title
+    assert "too large" not in f"{warning.title} {warning.text}", "the message of the failure has it"
 
 
 class Server(http.server.BaseHTTPRequestHandler):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from hookflow.cli.control import _several_train
+from hookflow.cli.control import _living_runs
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.compare import Side
@@ -22,6 +22,7 @@ from hookflow.monitor.keys import press
 from hookflow.monitor.panels.runs import ORDERS, listing
 from hookflow.monitor.terminal import Outcome
 from hookflow.monitor.view import Notice, RunsChoices, Scene, View
+from tests.cli.conftest import invoke
 from tests.golden_files import check_golden
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
@@ -202,7 +203,8 @@ def test_another_run_is_opened_and_left_without_a_question(several: list[RunDir]
 
 
 def test_watch_begins_with_the_list_where_several_train(several: list[RunDir]) -> None:
-    assert not _several_train(Path("runs"))
+    assert _living_runs(Path("runs")) == []
+    living: list[RunDir] = []
     for number in range(2):
         run = RunDir(Path("runs") / "cifar" / f"20260922-00000{number}-ffff")
         run.path.mkdir()
@@ -210,7 +212,34 @@ def test_watch_begins_with_the_list_where_several_train(several: list[RunDir]) -
         run.sign_process()
         training = Training(time.time()).records()
         append(run, *(next(training) for _ in range(5)))
-        assert _several_train(Path("runs")) == (number == 1)
+        living.insert(0, run)
+        assert _living_runs(Path("runs")) == living
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"), [((), 1), (("cifar",), 1), (("--replay",), 3), (("20260921-141620-0003",), 3)]
+)
+def test_watch_shows_the_run_that_trains_and_not_a_newer_one_that_is_over(
+    several: list[RunDir], monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], place: int
+) -> None:
+    shown: list[str] = []
+
+    def show(run: RunDir, *_: object, **how: object) -> int:
+        shown.append(run.id)
+        return 0
+
+    def open_app(app: MonitorApp) -> None:
+        show(app.run_dir)
+
+    trains = several[1]
+    lines = trains.events.read_text().splitlines(keepends=True)
+    trains.events.write_text("".join(line for line in lines if '"k":"end"' not in line))
+    trains.sign_process()
+    monkeypatch.setattr("hookflow.monitor.plain.follow", show)
+    monkeypatch.setattr(MonitorApp, "run", open_app)
+    monkeypatch.setattr("hookflow.cli.control.check_terminal", lambda: None)
+    invoke("watch", *arguments, "--ui", "plain")
+    assert shown == [several[place].id]
 
 
 def test_a_run_is_noted_deleted_and_resumed_by_keys(several: list[RunDir], monkeypatch: pytest.MonkeyPatch) -> None:

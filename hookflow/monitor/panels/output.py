@@ -16,13 +16,34 @@ PRINTED, MESSAGES = "", "messages"
 
 KINDS, LEVELS = ("info", "warn", "error"), ("", ", warnings and errors", ", errors")
 STYLES = ("", "warn", "error")
-WARNING = re.compile(r"\b(warn|warning)\b|\wWarning\b", re.IGNORECASE)
-ERROR = re.compile(r"\b(error|critical|fatal|traceback)\b|\w(Error|Exception)\b", re.IGNORECASE)
+
+FRACTION = r"[-+]?(\d*\.\d|nan\b|inf\b)"
+INTEGER = r"[-+]?\d+(e[-+]?\d+)?\s*(%|[,;|)]|$|\w+\s*[:=])"
+MEASURED = rf"(?!['\")\]]*\s*[:=|]?\s*({FRACTION}|{INTEGER})|\s\w+\s*[:=]?\s*{FRACTION})"
+"""What does not follow a word that tells of an error: a number, of which the word, or it and the next one, is the name.
+"""
+
+BEGIN = r"^\W*(\d[\d:.,/TZ -]*\W*)?"
+"""The begin of a line: brackets, and a time stamp."""
+
+WARNING = re.compile(rf"\b(warn|warning|\w+Warning)\b{MEASURED}", re.IGNORECASE)
+ERROR = re.compile(
+    rf"(?i:{BEGIN}(error|critical|fatal))\b(?i:{MEASURED})"
+    rf"|(?i:\b(error|critical|fatal)(?=[\])>]*:\s|[\])>]|\s(occurred|while|code)\b))(?i:{MEASURED})"
+    rf"|\b(ERROR|CRITICAL|FATAL)\b(?i:{MEASURED})"
+    rf"|(?i:\b(an|the|this|following|internal)\serrors?\b)(?i:{MEASURED})"
+    rf"|\w(Error|Exception)\b(?i:{MEASURED})"
+    rf"|\w(?i:error): \[Errno"
+    rf"|\bTraceback\b"
+)
+"""What tells of an error in a printed line. The word alone does not: it is in names of metrics, too."""
 
 
 def level_of(text: str) -> int:
     """Return how serious a printed line is, by its words: a place in LEVELS."""
-    return 2 if ERROR.search(text) else 1 if WARNING.search(text) else 0
+    if ERROR.search(text):
+        return 2
+    return 1 if WARNING.search(text) else 0
 
 
 def lines(scene: Scene) -> list[Line]:
