@@ -1,5 +1,6 @@
 """Hooks to be offloaded."""
 
+import atexit
 import ctypes
 import multiprocessing
 import os
@@ -239,3 +240,20 @@ class Reads:
 
     def __reduce__(self) -> Any:
         return int, ("no number",)
+
+
+OPEN: list[Any] = []
+"""Files that are open until the process ends."""
+
+
+class LeavesOpen:
+    """Writes to a file that it leaves open where nothing of it is sent home, and again when its process ends."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def after_train_epoch(self) -> None:
+        file = Path(self.path).open("w")  # noqa: SIM115
+        atexit.register(file.write, "at exit\n")
+        file.write("early\n")
+        OPEN.append(file)

@@ -3,7 +3,6 @@
 A notebook shows bars that are drawn anew while the run goes on, and in the end a table of its metrics.
 """
 
-import gc
 import os
 import subprocess
 import sys
@@ -97,16 +96,16 @@ def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
 
 def _here(pipeline: Pipeline, run_dir: RunDir, follow: Follow | None) -> int:
     """Train in this process and return the exit code. Raises what ends the training."""
+    from hookflow.runner.process.main import collect_garbage, train
+
     locks = claim(run_dir)
     start_notifying(run_dir, os.getpid(), time.time())
     try:
         with pipeline.in_use(), _shown_beside(follow):
-            from hookflow.runner.process.main import train
-
             return train(run_dir, raises=True)
     finally:
         release(locks)
-        gc.collect()  # a run is a circle of objects: its models would stay until Python looks
+        collect_garbage()  # a run is a circle of objects: its models would stay until Python looks
 
 
 @contextmanager

@@ -30,8 +30,10 @@ def _evaluate(
 ) -> None:
     """Evaluate a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
     from hookflow.runner.loop.trainer import Trainer
+    from hookflow.runner.process.main import prepare_exit
     from hookflow.trials.temporary_run import with_checkpoint
 
+    prepare_exit()
     run_dir, checkpoint = find_checkpoint(named, root)
     with exits_after_traceback(), redirect_stdout(sys.stderr):
         evaluated = with_checkpoint(Trainer.evaluate, run_dir, checkpoint, split, overrides or (), warn_of)
@@ -158,8 +160,10 @@ def predict(
         raise UserError(Problem(f'unknown format "{out.suffix}"', Where("--out"), hint))
     check_writable(out)
     from hookflow.runner.loop.trainer import Trainer
+    from hookflow.runner.process.main import prepare_exit
     from hookflow.trials.temporary_run import with_checkpoint
 
+    prepare_exit()
     run_dir, path = find_checkpoint(checkpoint, dir)
     with exits_after_traceback(), redirect_stdout(sys.stderr):
         evaluated = with_checkpoint(Trainer.predict, run_dir, path, split, set_ or (), warn_of, single=True)

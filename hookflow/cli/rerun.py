@@ -57,9 +57,11 @@ def rerun(
     Example: `hookflow rerun cifar --at 1200 --with grad_norm --with ./probe.py:Probe`
     """
     from hookflow.events.log import event_log
+    from hookflow.runner.process.main import prepare_exit
     from hookflow.service.rerun import causes, compare
     from hookflow.service.runs import find_run, scalar_rows
 
+    prepare_exit()
     run_dir = find_run(run, dir)
     records = event_log(run_dir.events).read_all()
     done = _done(records)

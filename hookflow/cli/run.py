@@ -168,9 +168,10 @@ class Start:
         from hookflow.runner.process.launch import Standby, claim, hand_on_signals, start, start_notifying
 
         if self.in_process:
-            run_dir = find()
-            from hookflow.runner.process.main import train
+            from hookflow.runner.process.main import prepare_exit, train
 
+            prepare_exit()
+            run_dir = find()
             claim(run_dir)
             start_notifying(run_dir, os.getpid(), time.time())
             _exit(run_dir, train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks), shown=False)

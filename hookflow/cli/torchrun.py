@@ -58,6 +58,9 @@ def train_as_rank(find: Callable[[], RunDir], shown: options.UI, *, resume: bool
     Rank 0 takes the run directory that `find` makes or finds, and tells the others. When torchrun has started them
     again, that is the one from before, which its store remembers, and the run goes on.
     """
+    from hookflow.runner.process.main import leave, prepare_exit, train
+
+    prepare_exit()
     ranks, (done, most) = of_environment(), restarts()
     talk = rendezvous(ranks, PATIENCE)
     if ranks.first:
@@ -76,8 +79,6 @@ def train_as_rank(find: Callable[[], RunDir], shown: options.UI, *, resume: bool
     if ranks.first and again:
         text = "the launcher has started the ranks again: going on from the last checkpoint"
         append_record(run_dir, "message", level="warn", source="hookflow", text=text)
-    from hookflow.runner.process.main import leave, train
-
     if ranks.first:
         start_notifying(run_dir, os.getppid(), time.time())  # the launcher outlives ranks that it starts again
     with _printing_to_the_run(run_dir, ranks, shown):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_what_changes_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch)
         ("stopped", [], None),
         ("finished", ["good"], "a note"),
     ]
-    with sqlite3.connect(root / NAME) as db:
+    with closing(sqlite3.connect(root / NAME)) as db:
         assert db.execute("SELECT count(*) FROM runs").fetchone() == (2,)
 
 
@@ -181,7 +182,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 def execute(file: Path, *statements: str) -> None:
-    with sqlite3.connect(file) as db:
+    with closing(sqlite3.connect(file)) as db, db:
         for statement in statements:
             db.execute(statement)
 

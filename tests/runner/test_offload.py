@@ -364,6 +364,14 @@ def test_a_process_imports_what_its_run_names_and_nothing_of_its_folder(
     trained(WATCHES % (0, 'offload="process"'))
 
 
+@pytest.mark.usefixtures("interpreters")
+def test_a_file_that_a_hook_leaves_open_in_its_process_is_written(trained: Trained, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    args = f'args={{path="{path}"}}'
+    trained(f'hooks.leaves={{use="./offloaded.py:LeavesOpen", offload="process", {args}}}', "run.max_epochs=1")
+    assert path.read_text() == "early\nat exit\n"
+
+
 def test_what_a_hook_starts_in_its_process_ends_by_sigterm(trained: Trained) -> None:
     run_dir = trained('hooks.starts={use="./offloaded.py:Starts", offload="process"}', "run.max_epochs=1")
     assert [*logged(run_dir, "codes").values()] == [-1515.0]

@@ -4,6 +4,7 @@ The hook moves to the process with its first firing there. It comes home, with a
 the training thread and before its state is saved. Tensors go through a socket as bytes and arrive on the CPU.
 """
 
+import atexit
 import io
 import os
 import pickle
@@ -26,6 +27,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from hookflow.pipeline.use import import_file, imported_files
+from hookflow.runner.process.open_files import close_open_files
 from hookflow.runner.process.signals import SIGNALS, signals_blocked
 from hookflow.runner.random_state import RNGStream, derive_seed, seed_everything
 
@@ -34,6 +36,9 @@ REPORTS = ("_log", "_media")
 
 GRACE = 30.0
 """Seconds in which a process that has closed its connection has an exit code: it is nice, and others may be busy."""
+
+LAST = 5.0
+"""Seconds that a process has for its exit handlers, and to write the files that its hook has left open."""
 
 ROOM = 1 << 20
 """Bytes that the socket holds, where the system allows that: the sender seldom waits for the receiver."""
@@ -124,6 +129,8 @@ class HookProcess:
     def __init__(self, name: str, hook: Any, seed: int) -> None:
         self._name, self._hook, self._seed = name, hook, seed
         self._is_away = self._is_over = False
+        self._is_idle = False
+        """Whether the process has answered all that it was asked, and waits for a message."""
         self._lifetime = Lock()
         self._start()
 
@@ -189,6 +196,7 @@ class HookProcess:
 
     def _ask(self, *message: Any) -> Any:
         """Send a message and return the answer; meanwhile make the calls that it reports."""
+        self._is_idle = False
         try:
             self._channel.send(message)
             self._is_away |= message[0] == "fire"
@@ -204,6 +212,8 @@ class HookProcess:
         except (EOFError, ConnectionError):
             self._is_away = False
             raise ProcessEndedError(f"the process of the hook {self._ended()}") from None
+        finally:
+            self._is_idle = True
 
     def _ended(self) -> str:
         with suppress(subprocess.TimeoutExpired):
@@ -218,9 +228,13 @@ class HookProcess:
         self._is_away = False
 
     def close(self) -> None:
-        """End the process, for good."""
+        """End the process, for good. If it waits for a message, it has LAST seconds to end by itself."""
         with self._lifetime:
             self._is_over = True
+            if self._is_idle:
+                with suppress(OSError, subprocess.TimeoutExpired):
+                    self._channel.send(("end",))
+                    self._process.wait(LAST)
             self._end()
 
     def _end(self) -> None:
@@ -243,7 +257,7 @@ class _End:
 
 
 def serve(channel: Channel) -> None:
-    """Fire a hook as the training asks, until that is gone."""
+    """Fire a hook as the training asks, until it asks for the end or is gone."""
     hook: Any = None
 
     def fire(moved: Sequence[Any], method: str, arguments: Sequence[Any], named: Mapping[str, Any], seed: int) -> None:
@@ -261,6 +275,8 @@ def serve(channel: Channel) -> None:
         except Exception as error:  # what cannot be unpickled
             channel.send(("raised", _sent(error)))
             continue
+        if kind == "end":
+            return
         try:
             answer = "done", kinds[kind](*message)
             del message
@@ -282,6 +298,7 @@ def _sent(error: BaseException) -> BaseException:
 
 def main() -> None:
     """Serve the connection whose number is the argument."""
+    atexit.register(close_open_files)
     mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)  # what a hook starts would inherit SIG_IGN
@@ -295,6 +312,7 @@ def main() -> None:
     for file in files:
         import_file(Path(file), file, None)
     serve(channel)
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import thread as executors
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from hookflow.runner.distributed.failures import agree_on_failure, explain_loss,
 from hookflow.runner.distributed.rendezvous import of_environment
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.process.launch import hold
+from hookflow.runner.process.open_files import close_open_files, flush_open_files
 from hookflow.runner.process.signals import Rewind, Signals, Stop
 from hookflow.runner.process.state import RunState
 from hookflow.text import drop_unprinted, mask_streams, print_error
@@ -69,9 +70,15 @@ def collected_between() -> Iterator[Callable[[], object]]:
     """Yield a function that collects garbage among objects that are newer than this call."""
     gc.freeze()
     try:
-        yield gc.collect
+        yield collect_garbage
     finally:
         gc.unfreeze()
+
+
+def collect_garbage() -> None:
+    """Collect garbage, and lose nothing of files that are part of it."""
+    flush_open_files()
+    gc.collect()
 
 
 PERIOD = 0.5
@@ -151,7 +158,7 @@ def train(
             while not signals.ignored:
                 if back_to:
                     gc.unfreeze()
-                    gc.collect()  # a run is a circle of objects: its network would stay beside the new one
+                    collect_garbage()  # a run is a circle of objects: its network would stay beside the new one
                 try:
                     stop = make(resume=resume, back_to=back_to).execute(collect)
                     signals.ignored = True
@@ -281,8 +288,20 @@ def unfinished(before: Collection[threading.Thread] = ()) -> list[threading.Thre
     return left
 
 
+@cache
+def prepare_exit() -> None:
+    """Let this process, at its very end, write the files that hooks leave open: after all other exit handlers.
+
+    To be called before anything of the user's is imported, since the handler that is registered first is called last.
+    """
+    atexit.register(gc.freeze)  # or the interpreter would search what torch has imported for garbage: 0.6 s
+    atexit.register(close_open_files)
+
+
 def leave(code: int, *, several: bool) -> None:
     """Ensure that the process ends with `code` once its caller is done; one of `several` ranks ends here and now.
+
+    `prepare_exit` was called at the start of the process: what hooks have left open is written on each way out.
 
     A thread of a process group may still hold a tensor: one that is released while the interpreter goes down aborts
     the process, so the interpreter of a rank is not taken down. Threads that hooks have left running get GRACE seconds.
@@ -291,20 +310,33 @@ def leave(code: int, *, several: bool) -> None:
         if several:
             _tidy_up()
             os._exit(code)
-        gc.collect()  # closes what hooks have left open
-        gc.freeze()  # or the interpreter would search what torch has imported for garbage: 0.6 s
+        collect_garbage()  # closes what hooks have left open
         return
-    exiting = threading.Event()
+    _exit_in_time(code)
+
+
+def _exit_in_time(code: int) -> None:
+    """Start threads that end this process with `code` GRACE seconds from now, unless it is ending by itself then.
+
+    Exit handlers get as many seconds again. Both threads start here: Python 3.12 and newer start none at the exit.
+    """
+    exiting, overdue, tidy = threading.Event(), threading.Event(), threading.Event()
     atexit.register(exiting.set)  # which comes after the threads, and first of all that is registered
 
-    def exit_soon() -> None:
-        if not exiting.wait(GRACE):
-            last = threading.Thread(target=_tidy_up, name="hookflow-exit", daemon=True)
-            last.start()
-            last.join(GRACE)
-            os._exit(code)
+    def tidy_up_if_overdue() -> None:
+        overdue.wait()
+        _tidy_up()
+        tidy.set()
 
-    threading.Thread(target=exit_soon, name="hookflow-exit-soon", daemon=True).start()
+    def exit_if_overdue() -> None:
+        if exiting.wait(GRACE):
+            return
+        overdue.set()
+        tidy.wait(GRACE)
+        os._exit(code)
+
+    for function in (tidy_up_if_overdue, exit_if_overdue):
+        threading.Thread(target=function, name="hookflow-exit", daemon=True).start()
 
 
 def _tidy_up() -> None:
@@ -353,6 +385,7 @@ def stand_by(descriptor: int) -> list[str]:
 
 def main() -> None:
     """`python -m hookflow.runner RUN_DIR …`: what `hookflow run` starts, itself or by an agent that starts ranks."""
+    prepare_exit()
     mask_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a hook prints is seen at once, and not lost with the process
