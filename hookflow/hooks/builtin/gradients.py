@@ -131,8 +131,8 @@ class GradClip(Hook):
     """
 
     settable = ("max_norm", "clip_value")
-    reads = ("grads.{model}",)
-    writes = ("grads.{model}",)
+    reads: ClassVar[Slots] = {"before_optimizer_step": ("grads.{model}",)}
+    writes: ClassVar[Slots] = {"before_optimizer_step": ("grads.{model}",)}
 
     max_norm: Annotated[
         float | None, Field(gt=0, description="the largest norm of all gradients together", examples=[1.0])
