@@ -312,6 +312,17 @@ class Worker:
             self._stream.synchronize()  # the memory of the copies goes back to the stream of the training
 
 
+@dataclass(frozen=True)
+class OffloadReports:
+    """What offloaded hooks tell the run."""
+
+    failed: Failed
+    """Is told in the training thread of what a firing has raised."""
+    wake: Callable[[], None]
+    """Is called in a hook's thread when a firing has raised: the run comes to a safe point."""
+    say: Say
+
+
 class Beside:
     """The offloaded hooks of a run. `snapshot` returns the run as a hook sees it: at this moment, with this network."""
 
@@ -320,22 +331,22 @@ class Beside:
         plan: Plan,
         model: nn.Module,
         snapshot: Callable[[str, nn.Module | None], Any],
-        failed: Failed,
-        attention: Callable[[], None],
+        reports: OffloadReports,
         place: Callable[[str], Where],
         hooks: Mapping[str, Any],
         seed: int,
-        say: Say,
     ) -> None:
-        self._plan, self._snapshot, self._failed, self._place = plan, snapshot, failed, place
+        self._plan, self._snapshot, self._failed, self._place = plan, snapshot, reports.failed, place
         self._hooks, self._seed = hooks, seed
         self.copies: dict[int, tuple[int, int]] = {}
         """By binding: the bytes that its first firing has copied, and the least ns in which one has."""
         self._copies: dict[bool, ModelCopies] = {}
         self._on_cuda = any(tensor.is_cuda for tensor in _tensors(model))
-        self._workers = {
-            hook.name: Worker(hook, self._models(hook.name, model), attention, say) for hook in plan.hooks if hook.queue
-        }
+        self._workers: dict[str, Worker] = {}
+        for hook in plan.hooks:
+            if hook.queue:
+                models = self._models(hook.name, model)
+                self._workers[hook.name] = Worker(hook, models, reports.wake, reports.say)
 
     def _models(self, hook: str, model: nn.Module) -> ModelCopies | None:
         bound = (binding for binding in self._plan.bindings if binding.hook == hook and binding.beside)

@@ -315,13 +315,12 @@ class Trainer:
     def _beside(self, plan: Plan) -> "Beside | None":
         if not any(hook.queue for hook in plan.hooks):
             return None
-        from hookflow.runner.dispatch.beside import Beside  # which few runs need
+        from hookflow.runner.dispatch.beside import Beside, OffloadReports  # which few runs need
 
         wake = partial(setattr, self.state, "attention", True)
-        failed = self._engine.dispatcher.failed
+        reports = OffloadReports(self._engine.dispatcher.failed, wake, self._log.say)
         parts, snapshot = self._parts, partial(RunCopy, self.run)
-        seed, say = parts.section.seed, self._log.say
-        beside = Beside(plan, parts.model, snapshot, failed, wake, parts.place, parts.hooks, seed, say)
+        beside = Beside(plan, parts.model, snapshot, reports, parts.place, parts.hooks, parts.section.seed)
         self._engine.dispatcher.books.beside = beside.take
         return beside
 
