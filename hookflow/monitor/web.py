@@ -12,10 +12,12 @@ import shlex
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from html import escape
 from typing import Any
 
-from aiohttp import web
+from aiohttp import WSMsgType, web
+from textual_serve.app_service import AppService
 from textual_serve.server import Server
 
 from hookflow.text import printable
@@ -23,7 +25,13 @@ from hookflow.text import printable
 LOOPBACK = "127.0.0.1"
 COOKIE = "hookflow"
 LEAVING = 5.0
-"""Seconds that the viewers have to end."""
+"""Seconds that the viewers have to end; one that has not ended by then is killed."""
+
+HEARTBEAT = 15.0
+"""Seconds after which a browser is asked whether it is still there."""
+
+MOST_CELLS = 1000
+"""The most columns, and rows, that a viewer is given."""
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -106,6 +114,65 @@ class Door:
         return response
 
 
+class Viewer(AppService):  # type: ignore[misc]  # it has no types
+    """The process that shows the dashboard in one tab. It ends with the tab, whatever it is doing."""
+
+    def __init__(self, command: Sequence[str], tab: web.WebSocketResponse, server: Server) -> None:
+        async def write_bytes(data: bytes) -> None:
+            with suppress(ConnectionError, RuntimeError):  # the tab is closed: what is left is read, and dropped
+                await tab.send_bytes(data)
+
+        async def write_str(text: str) -> None:
+            with suppress(ConnectionError, RuntimeError):
+                await tab.send_str(text)
+
+        async def close() -> None:
+            await tab.close()
+
+        super().__init__(
+            f"exec {shlex.join(command)}",  # in place of the shell: so the process is the one that is killed
+            write_bytes=write_bytes,
+            write_str=write_str,
+            close=close,
+            download_manager=server.download_manager,
+        )
+
+    async def end(self) -> None:
+        """Ask the process to end, and kill it where it has not ended in `LEAVING` seconds."""
+        process, reading = self._process, self._task
+        if process is None or reading is None:
+            return
+        await self._download_manager.cancel_app_downloads(app_service_id=self.app_service_id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVING):
+                await self.send_meta({"type": "quit"})
+                await asyncio.shield(reading)
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        await asyncio.gather(reading, return_exceptions=True)  # a pipe that is not read to its end keeps the process
+        await process.wait()
+
+    async def take(self, message: Sequence[Any]) -> None:
+        """Take a message of the tab: a key, its size, or whether it has the focus."""
+        kind, *values = message
+        if kind == "stdin":
+            await self.send_bytes(values[0].encode())
+        elif kind == "resize":
+            await self.set_terminal_size(values[0]["width"], values[0]["height"])
+        elif kind == "blur":
+            await self.blur()
+        elif kind == "focus":
+            await self.focus()
+
+
+def _cells(text: str, default: int) -> int:
+    """Return a width or height that the tab asks for; the default where it is no number of cells."""
+    if text.isascii() and text.isdecimal() and 0 < int(text[:9]) <= MOST_CELLS:
+        return int(text[:9])
+    return default
+
+
 def application(command: Sequence[str], title: str, door: Door) -> web.Application:
     """Return the server of a dashboard that `command` shows; it answers those whom the door lets in."""
     host, port = door.hosts[0].split(":")
@@ -120,13 +187,31 @@ def application(command: Sequence[str], title: str, door: Door) -> web.Applicati
         text = PAGE.format(title=escape(printable(title)), host=request.host, room=door.room)
         return web.Response(text=text, content_type="text/html")
 
+    async def show(request: web.Request) -> web.WebSocketResponse:
+        tab = web.WebSocketResponse(heartbeat=HEARTBEAT)
+        await tab.prepare(request)
+        viewer = Viewer(command, tab, server)
+        try:
+            await viewer.start(_cells(request.query.get("width", ""), 80), _cells(request.query.get("height", ""), 24))
+            async for message in tab:
+                if message.type != WSMsgType.TEXT:
+                    continue
+                content = message.json()
+                if content[0] == "ping":
+                    await tab.send_json(["pong", content[1]])
+                else:
+                    await viewer.take(content)
+        finally:
+            await viewer.end()
+        return tab
+
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(HEADERS)
 
     app = web.Application(middlewares=[web.middleware(guard)])
     app.on_response_prepare.append(add_headers)
     routes = [web.get("/", door.enter), web.get(f"/{door.room}/", page), web.static("/static", server.statics_path)]
-    app.add_routes([*routes, web.get(f"/{door.room}/ws", server.handle_websocket)])
+    app.add_routes([*routes, web.get(f"/{door.room}/ws", show)])
     return app
 
 

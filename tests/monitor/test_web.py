@@ -5,7 +5,9 @@ import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from tests.monitor.fake_run import make
 
 aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")
+web = pytest.importorskip("hookflow.monitor.web")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = (
@@ -104,6 +107,51 @@ def test_the_dashboard_is_shown_and_takes_keys(run: RunDir, address: str) -> Non
             await shown(socket, "this help")
             await socket.send_json(["stdin", "q"])
             await socket.receive()
+
+    talk(conversation)
+
+
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(sys.argv[1], "w").write(str(os.getpid()))
+print("__GANGLION__", flush=True)
+while True:
+    time.sleep(3600)
+"""
+FLOODING = STUBBORN.replace(
+    "time.sleep(3600)", 'sys.stdout.buffer.write(b"D" + (65536).to_bytes(4, "big") + bytes(65536))'
+)
+
+
+@pytest.mark.parametrize("script", [STUBBORN, FLOODING], ids=["does not listen", "writes on and on"])
+@pytest.mark.parametrize("aborted", [False, True], ids=["closed", "lost"])
+def test_the_viewer_of_a_tab_that_is_closed_ends_whatever_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, aborted: bool
+) -> None:
+    monkeypatch.setattr(web, "LEAVING", 0.0)
+    mark = tmp_path / "pid"
+
+    async def conversation(session: Any) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as bound:
+            door = web.Door(bound.getsockname()[1])
+            app = web.application([sys.executable, "-c", script, str(mark)], "t", door)
+            runner = aiohttp.web.AppRunner(app, access_log=None, shutdown_timeout=0)
+            await runner.setup()
+            await aiohttp.web.SockSite(runner, bound).start()
+            origin = f"http://{door.hosts[0]}"
+            room = await enter(session, f"{origin}/?token={door.token}")
+            tab = await session.ws_connect(f"{room}ws", origin=origin)
+            while not (mark.exists() and mark.read_text()):
+                await asyncio.sleep(0)
+            viewer = psutil.Process(int(mark.read_text()))
+            if aborted:
+                tab._response.connection.transport.abort()
+            else:
+                await tab.close()
+            while psutil.pid_exists(viewer.pid):
+                await asyncio.sleep(0)
+            await runner.cleanup()
 
     talk(conversation)
 
