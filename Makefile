@@ -6,7 +6,7 @@ STAMP   = $(VENV)/installed
 DOCS   ?= .venv-docs
 EXTRA   = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
 
-.PHONY: run test test-long coverage audit bench bench-check bench-dashboard lint docs docs-reference clean
+.PHONY: run test test-long test-pythons coverage audit bench bench-check bench-dashboard lint docs docs-reference clean
 
 run: $(STAMP)
 	@$(BIN)/hookflow run pipelines/cifar.toml $(ARGS)
@@ -17,6 +17,10 @@ test: $(STAMP)
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long -o faulthandler_timeout=0 $(ARGS)
+
+# A short set on each other Python that README names and that is found; it makes an environment for each.
+test-pythons:
+	PYTHON='$(PYTHON)' .ci/pythons
 
 # Lines and branches of the packages that runs lean on, also in the processes that tests start; it takes its time.
 coverage: export COVERAGE_DATA = $(CURDIR)/.coverage/data
@@ -65,4 +69,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) $(DOCS) site
+	rm -rf $(VENV) .venv-3.* $(DOCS) site
