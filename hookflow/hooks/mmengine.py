@@ -203,25 +203,18 @@ def _followers(
     nodes: Nodes, points: Mapping[str, Collection[tuple[str, Half]]], place: tuple[str, Half]
 ) -> dict[str, set[str]]:
     """Return, for each hook at a point, the hooks that stated edges put after it there, directly or by others."""
-    direct: dict[str, set[str]] = {name: set() for name, places in points.items() if place in places}
-    for name in direct:
+    import networkx as nx  # which a training without hooks of MMEngine does without
+
+    graph = nx.DiGraph()
+    graph.add_nodes_from(name for name, places in points.items() if place in places)
+    for name in [*graph]:
         for spec in nodes[name].after:
-            if spec.hook in direct and spec.at in (None, place):
-                direct[spec.hook].add(name)
+            if spec.hook in graph and spec.at in (None, place):
+                graph.add_edge(spec.hook, name)
         for spec in nodes[name].before:
-            if spec.hook in direct and spec.at in (None, place):
-                direct[name].add(spec.hook)
-    result: dict[str, set[str]] = {}
-    for name in direct:
-        found: set[str] = set()
-        waiting = [*direct[name]]
-        while waiting:
-            follower = waiting.pop()
-            if follower not in found:
-                found.add(follower)
-                waiting += direct[follower]
-        result[name] = found
-    return result
+            if spec.hook in graph and spec.at in (None, place):
+                graph.add_edge(name, spec.hook)
+    return {name: nx.descendants(graph, name) for name in graph}
 
 
 def is_adapted(hook: object, base: type[Hook]) -> bool:
