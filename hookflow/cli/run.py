@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -253,22 +254,66 @@ def compiled(target: str | None, changes: Changes, *, warns: bool = False) -> tu
     return loaded, plan
 
 
-def forked(named: str, file: Path | None, changes: Changes) -> RunDir:
-    """Make the directory of a fork and show how it differs from its parent.
+class _RemovedError(Exception):
+    """The parent has removed the checkpoint that was chosen."""
 
-    Raises UserError when there is no such checkpoint, it cannot be used, or no iteration of the fork is left.
+
+FORK_TRIES = 10
+"""How often a checkpoint is chosen, where the parent removes the chosen one before the fork holds it."""
+
+
+def forked(named: str, file: Path | None, changes: Changes) -> RunDir:
+    """Make the directory of a fork, which holds the checkpoint, and show how it differs from its parent.
+
+    A parent that trains may remove the checkpoint meanwhile: then another one is chosen. Raises UserError when there is
+    no such checkpoint, it cannot be used, or no iteration of the fork is left.
     """
+    for _ in range(FORK_TRIES):
+        with suppress(_RemovedError):
+            return _forked(named, file, changes)
+    message = f"{named} removes its checkpoints more quickly than one can be read"
+    raise UserError(Problem(message, hint="pause the run, or give its checkpoint hook a larger keep"))
+
+
+def _forked(named: str, file: Path | None, changes: Changes) -> RunDir:
     from hookflow.cli.evaluate import find_checkpoint
     from hookflow.events.rundir import Parent
-    from hookflow.graph.plan import difference
-    from hookflow.runner.checkpoint.manifest import read_manifest
-    from hookflow.runner.checkpoint.resume_rules import recorded
+    from hookflow.runner.checkpoint.held import hold_parent
+    from hookflow.runner.checkpoint.manifest import DamagedError, read_manifest
     from hookflow.runner.process.launch import new_run
-    from hookflow.service.pipelines import Target, difference_lines, valid_plan
 
     run_dir, checkpoint = find_checkpoint(named, changes.dir or Path("runs"))
-    manifest = read_manifest(checkpoint)
-    parent = Parent(run_dir.id, checkpoint.name, manifest["it"], str(checkpoint.absolute()))
+    try:
+        manifest = read_manifest(checkpoint)
+        parent = Parent(run_dir.id, checkpoint.name, manifest["it"], str(checkpoint.absolute()))
+        now = _fork_target(run_dir, parent, file, changes)
+    except (DamagedError, UserError):
+        if checkpoint.exists():
+            raise
+        raise _RemovedError from None
+    if not now.loaded.pipeline.run.test:
+        _check_length(now, parent, manifest["ep"])
+    runs = changes.dir
+    if runs is None and file is None and run_dir.checkpoints.exists():  # it is not that of a copy that lies apart
+        runs = run_dir.path.parent.parent
+    fork_dir = new_run(now.loaded, now.plan, runs, base=now.base, parent=parent)
+    try:
+        hold_parent(fork_dir, parent)
+    except OSError as error:
+        shutil.rmtree(fork_dir.path)
+        if checkpoint.exists():
+            raise UserError(Problem(f"{parent} cannot be read: {error.strerror or error}")) from None
+        raise _RemovedError from None
+    return fork_dir
+
+
+def _fork_target(run_dir: RunDir, parent: Parent, file: Path | None, changes: Changes) -> Target:
+    """Return the pipeline of a fork, and show how it differs from that of its parent's checkpoint."""
+    from hookflow.graph.plan import difference
+    from hookflow.runner.checkpoint.resume_rules import recorded
+    from hookflow.service.pipelines import Target, difference_lines, valid_plan
+
+    checkpoint = Path(parent.path)
     then = Target(str(parent), *recorded(checkpoint), run_dir.base())
     if file is None:
         now = as_recorded(run_dir, checkpoint, changes)
@@ -278,12 +323,7 @@ def forked(named: str, file: Path | None, changes: Changes) -> RunDir:
         now = Target(str(file), loaded, plan, file.parent)
     if result := difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
         print_error("\n".join([*difference_lines(then, now, result), ""]))
-    if not now.loaded.pipeline.run.test:
-        _check_length(now, parent, manifest["ep"])
-    runs = changes.dir
-    if runs is None and file is None and run_dir.checkpoints.exists():  # it is not that of a copy that lies apart
-        runs = run_dir.path.parent.parent
-    return new_run(now.loaded, now.plan, runs, base=now.base, parent=parent)
+    return now
 
 
 def _check_length(now: Target, parent: Parent, epochs: int) -> None:

@@ -116,6 +116,8 @@ class RunDir:
     now = Entry("now.bin")
     """A few bytes that say where the training thread is; see `events.now`."""
     checkpoints = Entry("checkpoints")
+    fork_start = Entry("parent")
+    """In a fork: the checkpoint that it begins with, by hard links, until a checkpoint of its own is saved."""
     notes = Entry("notes.json")
     """Tags and a note that users gave the run. Nothing else writes it."""
     images = Entry("images")

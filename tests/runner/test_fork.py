@@ -4,17 +4,20 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from hookflow.api.recorded import RecordedRun
+from hookflow.cli import evaluate
 from hookflow.cli.resume import Changes
 from hookflow.cli.run import forked
 from hookflow.errors import UserError
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, all_runs
 from hookflow.runner.checkpoint.manifest import EXCEPTION, list_checkpoints
 from hookflow.runner.checkpoint.store import read
+from hookflow.runner.process import launch
 from tests.conftest import NewRun, Train, Trained, messages, reason, records, strikes
 from tests.monitor.conftest import read as read_log
 from tests.processes import Training
@@ -221,6 +224,38 @@ def test_an_unsaved_fork_starts_at_its_parent(trained: Trained, fork: Fork, new_
     assert_same(final_state(killed)["model"], final_state(parent)["model"])
     shutil.rmtree(parent.path)
     assert Training(killed, resume=True).wait() == 0, "it has checkpoints of its own"
+
+
+def test_a_fork_holds_its_checkpoint_though_the_parent_removes_it(trained: Trained, train_here: Train) -> None:
+    parent = trained(*KEEPS)
+    child = forked(f"{parent.path}:it00000006", None, Changes())
+    shutil.rmtree(parent.checkpoints / "it00000006")
+    assert train_here(child) == 0, reason(child)
+    assert_same(final_state(child)["model"], final_state(parent)["model"])
+    assert not child.fork_start.exists(), "it has checkpoints of its own"
+
+
+@pytest.mark.parametrize("moment", ["found", "made"])
+def test_where_the_checkpoint_is_removed_before_it_is_held_the_next_one_is_taken(
+    trained: Trained, train_here: Train, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The parent trains on, and removes its newest checkpoint once it has another one."""
+    parent = trained(*KEEPS)
+    newest = list_checkpoints(parent.checkpoints)[0]
+    module, name = {"found": (evaluate, "find_checkpoint"), "made": (launch, "new_run")}[moment]
+    before = getattr(module, name)
+
+    def removing(*args: Any, **options: Any) -> Any:
+        result = before(*args, **options)
+        shutil.rmtree(newest, ignore_errors=True)
+        return result
+
+    monkeypatch.setattr(module, name, removing)
+    child = forked(str(parent.path), None, Changes(("run.max_epochs=4",)))
+    started_from = child.parent()
+    assert started_from is not None and started_from.checkpoint != newest.name
+    assert [run.path for run in all_runs(child.path.parent.parent) if run.parent()] == [child.path]
+    assert train_here(child) == 0, reason(child)
 
 
 @pytest.mark.parametrize("place", ["around_val second", "after_train_epoch"])

@@ -22,6 +22,7 @@ from hookflow.pipeline.schema import Pipeline
 from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import Parts, layers
 from hookflow.runner.checkpoint.copies import Copies
+from hookflow.runner.checkpoint.held import held_parent, release_parent
 from hookflow.runner.checkpoint.manifest import newest_good, read_manifest
 from hookflow.runner.checkpoint.resume_rules import May, changed_hooks, changes_between, changes_since, recorded
 from hookflow.runner.checkpoint.store import CheckpointStore
@@ -58,7 +59,7 @@ class Origin:
 
     @cached_property
     def before(self) -> tuple[Pipeline, Plan]:
-        loaded, plan = recorded(Path(self.parent.path if self.parent else ""))
+        loaded, plan = recorded(self.checkpoint or Path())
         return loaded.pipeline, plan
 
 
@@ -125,6 +126,8 @@ class Attempt:
                 finally:
                     for source in parts.data.values():
                         close(source)
+                    if ranks.first and store.all():
+                        release_parent(self._run_dir)
         return stop or Stop("every iteration is done", "finished", 0, save=False)
 
     def _origin(self) -> Origin:
@@ -138,9 +141,10 @@ class Attempt:
             self._say(line, "warn")
         if checkpoint or not forked:
             return Origin(checkpoint, None)
-        if wrong := self._load(Path(forked.path)):
+        start = held_parent(self._run_dir, forked)
+        if wrong := self._load(start):
             raise UserError(Problem(f"{forked}, which this run is a fork of, cannot be used: {wrong}"))
-        return Origin(Path(forked.path), forked)
+        return Origin(start, forked)
 
     def _load(self, path: Path) -> str:
         """Read a checkpoint on all ranks; return its damage, which any of them may find.
@@ -207,6 +211,7 @@ class Attempt:
         if origin.checkpoint and not origin.parent:
             self._store.rewind(origin.checkpoint, forget=self._back_to is not None)
             self._store.make_up_copies()
+            release_parent(self._run_dir)
 
 
 def _nothing() -> None:
