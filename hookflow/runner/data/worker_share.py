@@ -107,13 +107,13 @@ class WorkerShare:
 
 def generators_of(owner: Any, path: str = "", depth: int = MAX_DEPTH) -> Generators:
     """Return the random generators that a dataset holds as attributes, or a dataset within it."""
-    found: Generators = {}
+    generators: Generators = {}
     for name, value in getattr(owner, "__dict__", {}).items():
         if isinstance(value, random.Random | np.random.Generator | np.random.RandomState | torch.Generator):
-            found[path + name] = value
+            generators[path + name] = value
         elif depth > 1 and hasattr(value, "__iter__") and not isinstance(value, type | torch.Tensor):
-            found |= generators_of(value, f"{path}{name}.", depth - 1)
-    return found
+            generators |= generators_of(value, f"{path}{name}.", depth - 1)
+    return generators
 
 
 def save_generators(generators: Generators) -> dict[str, Any]:
