@@ -183,7 +183,7 @@ class RemoteFolder:
 
     def _names(self, path: str) -> list[str]:
         """Return the names of the files in a folder; none where there is no folder."""
-        return [file.removeprefix(f"{path}/") for file in self._files.find(path) if file.startswith(f"{path}/")]
+        return [found.removeprefix(f"{path}/") for found in self._files.find(path) if found.startswith(f"{path}/")]
 
     def _remove(self, path: str) -> None:
         """Remove a folder, its manifest first: what is left of it is no copy."""

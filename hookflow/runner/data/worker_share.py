@@ -107,13 +107,13 @@ class WorkerShare:
 
 def generators_of(owner: Any, path: str = "", depth: int = MAX_DEPTH) -> Generators:
     """Return the random generators that a dataset holds as attributes, or a dataset within it."""
-    generators: Generators = {}
+    found: Generators = {}
     for name, value in getattr(owner, "__dict__", {}).items():
         if isinstance(value, random.Random | np.random.Generator | np.random.RandomState | torch.Generator):
-            generators[path + name] = value
+            found[path + name] = value
         elif depth > 1 and hasattr(value, "__iter__") and not isinstance(value, type | torch.Tensor):
-            generators |= generators_of(value, f"{path}{name}.", depth - 1)
-    return generators
+            found |= generators_of(value, f"{path}{name}.", depth - 1)
+    return found
 
 
 def save_generators(generators: Generators) -> dict[str, Any]:

@@ -66,11 +66,11 @@ class Diagnosis:
     def _inputs(self) -> Iterator[str]:
         """Name the inputs that are not finite, and the hooks that have had the batch before the model."""
         leaves = {f"batch{keystr(path)}": leaf for path, leaf in tree_flatten_with_path(self.batch)[0]}
-        sentences = [*_not_finite("Input that is", leaves)]
-        yield from sentences
+        found = [*_not_finite("Input that is", leaves)]
+        yield from found
         bindings = self.engine.plan.at("before_train_iter")
         hooks = [binding.hook for binding in bindings if "batch" in (*binding.takes, *binding.reads, *binding.writes)]
-        if sentences and hooks:
+        if found and hooks:
             yield f"Hooks that had this batch before the model: {first_few(hooks)}."
 
     def _saved_batch(self) -> Iterator[str]:

@@ -174,11 +174,11 @@ class StepGuard:
         """
         bad_gradient = self._unscale(names)
         bad_loss = torch.stack([self._bad_loss[name] for name in names]).max()
-        bad = torch.stack([bad_gradient, bad_loss])
+        found = torch.stack([bad_gradient, bad_loss])
         if self._parts.strategy.several:
-            torch.distributed.all_reduce(bad, torch.distributed.ReduceOp.MAX)
-        self._found = torch.maximum(self._found, bad[0])
-        result = bad.max()
+            torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+        self._found = torch.maximum(self._found, found[0])
+        result = found.max()
         self._left_out = self._left_out + result
         return result
 

@@ -309,8 +309,8 @@ class Trainer:
         before = max(it - 19, 1)  # the last of the 20 iterations of a rerun is this one
         folder = RunDir(self._context.folder)
         again = f"To look into it: hookflow rerun {run_argument(folder)} --at {before} --with grad_norm"
-        causes = Diagnosis(parts, self.state, self._engine, self.run, step, batch).sentences()
-        return " ".join([*causes, ways, again])
+        found = Diagnosis(parts, self.state, self._engine, self.run, step, batch).sentences()
+        return " ".join([*found, ways, again])
 
     def _beside(self, plan: Plan) -> "Beside | None":
         if not any(hook.queue for hook in plan.hooks):
