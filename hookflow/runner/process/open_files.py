@@ -11,7 +11,6 @@ import os
 import stat
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from hookflow.text import print_error
@@ -75,10 +74,15 @@ def _is_written(file: Any) -> bool:
             return False
     except Exception:  # its buffer was detached, or it is a class of the user's
         return False
-    with suppress(Exception):  # it has no number: its contents go elsewhere
-        mode = os.fstat(file.fileno()).st_mode
-        return stat.S_ISREG(mode)
-    return True
+    try:
+        number = file.fileno()
+    except Exception:  # it has none: its contents go elsewhere
+        return True
+    try:
+        mode = os.fstat(number).st_mode
+    except OSError:  # the number was closed, as all are where a process is detached from its parent's files
+        return False
+    return stat.S_ISREG(mode)
 
 
 def _do(file: Any, write: Callable[[], object]) -> None:
