@@ -47,4 +47,4 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(context, "_device_clock", lambda device: DeviceClock(Event))
     monkeypatch.setattr(torch.nn.Linear, "forward", launching(FORWARD / 2, torch.nn.Linear.forward))
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", launching(HOOK, torch.nn.utils.clip_grad_norm_))
+    monkeypatch.setattr(torch.nn.utils, "clip_grads_with_norm_", launching(HOOK, torch.nn.utils.clip_grads_with_norm_))

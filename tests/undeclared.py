@@ -111,11 +111,11 @@ def writes_when_logged(run: Any, name: str) -> None:
 
 
 def leaves_a_note(run: Any) -> None:
-    run.note = run.iter
+    run._note = run.iter
 
 
 def reads_the_note(run: Any) -> None:
-    assert run.note >= 0
+    assert run._note >= 0
 
 
 def looks_at_shapes(run: Any, batch: Any, outputs: Any) -> None:

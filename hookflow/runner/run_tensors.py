@@ -143,7 +143,7 @@ class WatchedTask:
 class WatchedRun:
     """A proxy of the run, which notes each access with an `Observer`.
 
-    Attributes that hooks set on it are set on the run, and are slots `run.<name>`.
+    Private attributes that hooks set on it are set on the run, and are slots `run.<name>`; others it refuses.
     """
 
     def __init__(self, run: Any, observer: Any) -> None:
