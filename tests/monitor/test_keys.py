@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 from textual.app import App
 from textual.pilot import Pilot
+from textual.worker import WorkerCancelled
 
 from hookflow.cli.run import _dashboard
 from hookflow.events.log import Tail
@@ -533,7 +535,9 @@ def test_the_state_of_a_run_is_read_by_the_thread_that_folds_its_log(
 
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         app._sense(Sensor())
-        await app.workers.wait_for_complete()
+        while app.workers:
+            with suppress(WorkerCancelled):  # the next look, by the clock, has taken its place
+                await app.workers.wait_for_complete()
 
     monkeypatch.setattr(Lately, "since", spied)
     visit(run, what)
