@@ -93,13 +93,14 @@ class IterationStart:
 def may_be_cut_short(train: Source, plan: Plan, accumulate: int) -> bool:
     """Return whether a worker's batch may be awaited when the state is not that of the last finished iteration.
 
-    Where an iteration has one batch, only hooks at `before_fetch` have changed anything by then. A source of the user's
-    own may have workers that nothing tells of.
+    Where an iteration has one batch, only hooks at `before_fetch` have changed anything by then. A source of one's own
+    may have workers that nothing tells of: it is taken to have some where an iteration has several batches. With one
+    batch the copies would cost more than many an iteration, and a hook at `before_fetch` may then fire once more.
     """
     if accumulate == 1 and not plan.at("before_fetch"):
         return False
     if not hasattr(train, "loader"):
-        return True
+        return accumulate > 1
     return getattr(train.loader, "num_workers", 0) > 0
 
 
