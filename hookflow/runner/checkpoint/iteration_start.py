@@ -11,6 +11,7 @@ from hookflow.graph.plan import Plan
 from hookflow.hooks.checkpoint_files import state_key
 from hookflow.runner.checkpoint.shards import cloned, mapped
 from hookflow.runner.checkpoint.snapshot import Snapshot
+from hookflow.runner.data.batches import call_before_each
 from hookflow.runner.data.source import Source
 from hookflow.runner.random_state import pack_random_state, raw_random_state
 
@@ -34,17 +35,13 @@ class IterationStart:
         self._random: Any = None
 
     def recording(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches of an epoch; record the state before the first one of each iteration is fetched."""
+        """Return the batches of an epoch; record the state before the first one of each iteration is fetched."""
         self._iter = -1
-        while True:
-            if self._context.state.iter != self._iter:
-                self._record()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            yield batch
-            del batch  # or it would take up memory while the next one is fetched
+        return call_before_each(batches, self._record_once)
+
+    def _record_once(self) -> None:
+        if self._context.state.iter != self._iter:
+            self._record()
 
     def _record(self) -> None:
         context, parts, update = self._context, self._parts, self._update

@@ -216,6 +216,18 @@ def fingerprint(batch: Any) -> int | None:
     return result if varies else None
 
 
+def call_before_each(batches: Iterator[Any], call: Callable[[], object]) -> Iterator[Any]:
+    """Yield batches; call a function before each of them is fetched, and once more at their end."""
+    while True:
+        call()
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        yield batch
+        del batch  # or it would take up memory while the next one is fetched
+
+
 def _moves_itself(part: Any) -> bool:
     """Return whether an object has `to`, as a `PackedSequence` or a graph of PyG; mappings become dicts instead."""
     return callable(getattr(part, "to", None)) and not isinstance(part, Tensor | dict | UserDict)

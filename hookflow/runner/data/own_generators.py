@@ -26,8 +26,10 @@ OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 def warn_of_copies(data: Any, workers: int, say: Callable[..., None]) -> None:
     """Warn of generators in data that are fetched by workers without a function that begins each of them."""
+    if not workers:
+        return
     names = [*find_generators(data)]
-    if not names or not workers:
+    if not names:
         return
     what_happens = "its worker has a copy, which begins anew at a resume"
     if workers > 1:

@@ -163,6 +163,8 @@ class StepGuard:
 
     def forget_losses(self, names: Iterable[str]) -> None:
         """Begin anew with the losses of these optimizers: a step has used their gradients, or left them out."""
+        if not self._skips_nan:
+            return
         for name in names:
             self._bad_loss[name] = torch.zeros((), device=self._device)
 

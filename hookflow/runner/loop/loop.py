@@ -10,7 +10,7 @@ from typing import Any
 from hookflow.events.records import CommandRecord, Status
 from hookflow.runner.checkpoint.iteration_start import IterationStart, may_be_cut_short
 from hookflow.runner.checkpoint.manager import CheckpointManager
-from hookflow.runner.data.batches import sets_of
+from hookflow.runner.data.batches import call_before_each, sets_of
 from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, THROTTLE, VALIDATE
 from hookflow.runner.logging.timing import COMMANDS
 from hookflow.runner.loop.context import Context
@@ -330,20 +330,10 @@ class Loop:
         """Return the training batches of an epoch, each after `before_fetch` where something is bound there."""
         batches: Iterator[Any] = iter(self.data["train"].epoch(epoch, start=start))
         if self.engine.plan.at("before_fetch"):
-            batches = self._announced(batches)
+            batches = call_before_each(batches, lambda: self.engine.fire("before_fetch", self.state.batch_idx))
         if self.iteration_start is not None:
             batches = self.iteration_start.recording(batches)
         return batches
-
-    def _announced(self, batches: Iterator[Any]) -> Iterator[Any]:
-        while True:
-            self.engine.fire("before_fetch", self.state.batch_idx)
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            yield batch
-            del batch  # or it would take up memory while the next one is fetched
 
     def _iterations(self) -> None:
         """Train on what is left of the epoch; cut it short when the run is at its end, or is stopped."""
