@@ -54,23 +54,30 @@ def delete_run(run: RunDir) -> None:
 
 
 def delete_checkpoints(run: RunDir, checkpoints: Iterable[Path]) -> None:
-    """Delete checkpoints of a run that owns them, with their names; of a linked checkpoint, the link alone.
-
-    Each is renamed first, so that no half of it is left. Raises UserError where the run is locked.
-    """
+    """Delete checkpoints of a run that owns them, with their names. Raises UserError where the run is locked."""
     locks = _lock(run)
     try:
+        links = [entry for entry in run.checkpoints.iterdir() if entry.is_symlink()]
+        targets = {link.name: link.readlink().name for link in links}
         for path in checkpoints:
-            for entry in run.checkpoints.iterdir():
-                if entry.is_symlink() and entry != path and entry.readlink().name == path.name:
-                    entry.unlink()
-            if path.is_symlink():
-                path.unlink()
-            else:
-                aside = path.rename(path.with_name(f".{path.name}.gone"))
-                shutil.rmtree(aside)
+            for name, target in targets.items():
+                if target == path.name and name != path.name:
+                    (run.checkpoints / name).unlink()
+            remove_checkpoint(path)
     finally:
         release(locks)
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Remove the directory of a checkpoint; of a linked one, the link alone.
+
+    It is renamed first: then it is no checkpoint any more, not even half of one.
+    """
+    if path.is_symlink():
+        path.unlink()
+        return
+    aside = path.rename(path.with_name(f".{path.name}.gone"))
+    shutil.rmtree(aside)
 
 
 def _lock(run: RunDir) -> Locks:

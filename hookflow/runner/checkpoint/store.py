@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.deletion import BACK_LINK
+from hookflow.events.deletion import BACK_LINK, remove_checkpoint
 from hookflow.events.process_life import started_at
 from hookflow.events.rundir import fsync, make_out_dir, short
 from hookflow.hooks.checkpoint_files import METADATA, read_tensors
@@ -203,7 +203,7 @@ class CheckpointStore:
         saved = self._write(self._free(directory_name(facts["it"], prefix)), state, facts, shards)
         fsync(self.folder)
         for path in older:
-            self._remove(path)
+            remove_checkpoint(path)
         return saved
 
     def load(self, path: Path, rank: int = 0, world: int = 1) -> str:
@@ -250,7 +250,7 @@ class CheckpointStore:
         self._link({name: then[name] for name in free if now.get(name) != self.folder / then[name]})
         every = self.all()
         for later in every[: every.index(path)] if forget else ():
-            self._remove(later)
+            remove_checkpoint(later)
         if forget:
             self._remove_unnamed()
 
@@ -270,7 +270,7 @@ class CheckpointStore:
         spared |= thinned(every, spared, trail) if trail else set()
         for path in every:
             if path not in spared:
-                self._remove(path)
+                remove_checkpoint(path)
         self._remove_unnamed()
 
     def _remove_unnamed(self) -> None:
@@ -278,7 +278,7 @@ class CheckpointStore:
         named = self.names().values()
         for path in list_checkpoints(self.folder, WEIGHTS):
             if path not in named:
-                self._remove(path)
+                remove_checkpoint(path)
 
     def aside(self, it: int) -> Path:
         """Return the directory in which ranks write the shards of a checkpoint until it is whole."""
@@ -361,11 +361,6 @@ class CheckpointStore:
             link.symlink_to(target)
             link.replace(self.folder / name)
         fsync(self.folder)
-
-    def _remove(self, path: Path) -> None:
-        gone = path.with_name(f".{path.name}.gone")
-        path.rename(gone)  # first, for then it is no checkpoint any more, not even half of one
-        shutil.rmtree(gone)
 
 
 def without_optimizers(state: Mapping[str, Any]) -> dict[str, Any]:
