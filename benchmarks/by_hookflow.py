@@ -14,7 +14,7 @@ from torch.nn import functional
 from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.process import main
+from hookflow.runner.attempt import main
 from hookflow.runner.process.launch import new_run
 
 HERE = Path(__file__).resolve()

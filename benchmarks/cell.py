@@ -4,6 +4,7 @@
     python benchmarks/cell.py flat ITERATIONS                         the last tenth of a long run beside the first
     python benchmarks/cell.py ranks WORK                              two ranks, of a work of `benchmarks/ranks.py`
     python benchmarks/cell.py data                                    batches of data sets, see `benchmarks/data.py`
+    python benchmarks/cell.py attached                                a loop of one's own, see `benchmarks/attached.py`
     python benchmarks/cell.py start                                   until the first iteration is done, and the memory
 
 `benchmarks/overhead.py` starts them in turns. A row has the figure `by_hand` (the mean of before and after), that of
@@ -136,6 +137,16 @@ def start() -> Rows:
     return {name: row(before[unit], hookflow[unit], after[unit], unit) for unit, name in names.items()}
 
 
+def attached() -> Rows:
+    """Measure a loop of one's own with the default hooks, and the firing of a point without hooks beside 0.3 µs."""
+    from attached import measure
+
+    figures = measure(400)
+    loop = {"by_hand": figures["alone"], "hookflow": figures["attached"], "drift": figures["drift"], "unit": "µs"}
+    fired = {"by_hand": 0.3, "hookflow": figures["fire"], "drift": 0.0, "unit": "µs"}
+    return {"a loop of one's own, default hooks": loop, "`run.fire` without hooks, beside 0.3 µs": fired}
+
+
 def first(kind: str, began: float) -> dict[str, float]:
     """Make the first iterations of this process, which was started at `began`; return what they took."""
     import by_hand
@@ -175,6 +186,8 @@ def main() -> None:
             measured = data()
         case "start":
             measured = start()
+        case "attached":
+            measured = attached()
         case "first":
             measured = first(arguments[0], float(arguments[1]))
         case _:

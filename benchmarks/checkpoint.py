@@ -32,8 +32,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookflow.runner.checkpoint.manager import HostCopy, Saving, begin
 from hookflow.runner.checkpoint.store import CheckpointStore, read
+from hookflow.runner.state.checkpoint_manager import PendingCheckpoint, begin
+from hookflow.runner.state.host_copy import HostCopier
 
 HERE = Path(__file__).resolve()
 ROUNDS = 7
@@ -104,16 +105,16 @@ def saves(folder: Path) -> dict[str, list[float]]:
     tensors = [*whole["model"].values()]
     tensors += [tensor for entry in whole["optimizer"]["state"].values() for tensor in entry.values()]
     memory = [tensor.clone() for tensor in tensors]
-    store, copy = CheckpointStore(folder / "checkpoints"), HostCopy(reuse=True)
+    store, copier = CheckpointStore(folder / "checkpoints"), HostCopier()
     spent: dict[str, list[float]] = defaultdict(list)
-    copy.of(whole)
+    copier.give_back(copier.copy(whole))
     for _ in range(ROUNDS):
         spent["torch.save"].append(timed(torch.save, whole, folder / "plain.pt"))
         spent["copy alone"].append(timed(torch._foreach_copy_, memory, tensors))
         spent["waited for"].append(timed(store.save, whole, ["last"], FACTS))
-        fresh = HostCopy(reuse=False)
+        fresh = HostCopier()
         spent["memory"].append(timed(fresh.prepare, tensors))
-        for name, by in ("beside: first", fresh), ("beside", copy):
+        for name, by in ("beside: first", fresh), ("beside", copier):
             ms, saved = beside(store, by, whole)
             spent[name].append(ms)
         spent["read back"].append(timed(read, saved))
@@ -121,13 +122,16 @@ def saves(folder: Path) -> dict[str, list[float]]:
     return spent
 
 
-def beside(store: CheckpointStore, copy: HostCopy, whole: dict[str, Any]) -> tuple[float, Path]:
+def beside(store: CheckpointStore, copier: HostCopier, whole: dict[str, Any]) -> tuple[float, Path]:
     """Save by another thread; return the milliseconds that this one takes for it, and the checkpoint."""
     began = time.perf_counter()
-    copied = copy.of(whole)
-    saving = Saving(copied, ["last"], FACTS, 0.0)
-    begin(saving, lambda: store.save(copied, ["last"], FACTS), lambda: None)
-    return (time.perf_counter() - began) * 1e3, saving.outcome.result().path
+    copied = copier.copy(whole)
+    saving = PendingCheckpoint(copied, ["last"], FACTS, 0.0)
+    begin(saving, lambda: store.save(copied.state, ["last"], FACTS), lambda: None)
+    ms = (time.perf_counter() - began) * 1e3
+    saved = saving.outcome.result().path
+    copier.give_back(copied)
+    return ms, saved
 
 
 def starts(folder: Path) -> dict[str, list[float]]:

@@ -38,14 +38,14 @@ from hookflow.events.log import Tail
 from hookflow.events.packing import series
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.offload.model_copies import ModelCopies
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.checkpoint.manager import HostCopy
+from hookflow.runner.attempt.main import train
 from hookflow.runner.checkpoint.shards import leaves
-from hookflow.runner.dispatch.beside import ModelCopies
-from hookflow.runner.distributed.parallel import DDP
+from hookflow.runner.distributed.parallel import DDPStrategy
 from hookflow.runner.process.launch import prepare
-from hookflow.runner.process.main import train
+from hookflow.runner.state.host_copy import HostCopier
 from hookflow.zoo.cifar10 import AirNet
 
 PIPELINE = """
@@ -218,7 +218,7 @@ class OneRank:
         backend = "nccl" if run.device.type == "cuda" else "gloo"
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
-        DDP(DistributedSection()).parallelize(run.model, [run.model], run.device, lambda key: Where("gpu.py"))
+        DDPStrategy(DistributedSection()).parallelize(run.model, [run.model], run.device, lambda key: Where("gpu.py"))
 
     def after_run(self) -> None:
         dist.destroy_process_group()
@@ -314,10 +314,14 @@ def copies(device: torch.device, width: int) -> Iterator[tuple[str, float, float
     model(torch.randn(8, width, device=device)).sum().backward()
     optimizer.step()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    copy, twins = HostCopy(reuse=True), ModelCopies(model, grads=False)
-    copy.prepare(tensor for _, tensor in leaves(state))
+    copier, twins = HostCopier(), ModelCopies(model, grads=False)
+    copier.prepare(tensor for _, tensor in leaves(state))
     gigabytes = sum(p.nbytes for p in model.parameters()) / 1e9
-    yield "a checkpoint, into page-locked memory", _ms(lambda: copy.of(state), device), 2 * gigabytes
+    yield (
+        "a checkpoint, into page-locked memory",
+        _ms(lambda: copier.give_back(copier.copy(state)), device),
+        2 * gigabytes,
+    )
     pageable = {name: torch.empty_like(tensor, device="cpu") for name, tensor in model.state_dict().items()}
 
     def plain() -> None:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hookflow.errors import Where
-from hookflow.graph.plan import PHASES, Binding, EdgeSpec, Node, PlannedHook, Trigger
+from hookflow.graph.plan import PHASES, DeclaredBinding, EdgeSpec, Node, PlannedHook, Trigger
 from hookflow.graph.points import POINTS
 
 SIZES = (10, 30, 100, 300, 1_000, 3_000, 10_000)
@@ -82,7 +82,7 @@ def declared(shape: str, size: int) -> Iterator[Node]:
         if shape == "spread, with slots":
             slots = (f"s{lots.randrange(size)}",), (f"s{lots.randrange(size)}",)
         name, phase = f"h{k}", lots.choice(PHASES)
-        bound = tuple(Binding(-1, name, point, point, "whole", (), Trigger(), phase, *slots) for point in here)
+        bound = tuple(DeclaredBinding(name, point, point, "whole", (), Trigger(), phase, *slots) for point in here)
         wishes = tuple(EdgeSpec(f"h{other}", False, "file", Where("scale.toml", k + 1)) for other in after)
         hook = PlannedHook(name, "builtins:print", {}, phase, "", f"scale.toml:{k + 1}", "raise")
         yield Node(hook, Where("scale.toml", k + 1), bound, wishes)

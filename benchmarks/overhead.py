@@ -7,7 +7,7 @@ The training is so small that nothing hides what surrounds it (see `by_hand.py`)
 between two loops by hand. Each sandwich has a fresh process, on one thread and, where the system can pin it, one
 processor; a start takes three processes. The rows take turns. Tiny trainings are measured in CPU time, which other work
 disturbs less; starts and ranks by the clock. If the two by hand differ by more than a row bears, the machine was busy,
-and the sandwich is made again. `docs/benchmarks/runner.md` says how to read the table.
+and the sandwich is made again. `docs/explanation/benchmarks/runner.md` says how to read the table.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ CELLS = {
     "every": Cell(("hooks", "every", "ITERATIONS")),
     "usual": Cell(("hooks", "usual", "ITERATIONS")),
     "data": Cell(("data",), rounds=3),
+    "attached": Cell(("attached",), rounds=3),
     "start": Cell(("start",), drift=0.15),
     "ranks-tiny": Cell(("ranks", "tiny"), drift=0.15, rounds=3),
     "ranks-5ms": Cell(("ranks", "5 ms"), drift=0.15, rounds=3),

@@ -5,16 +5,21 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import string
 from collections.abc import Iterator
 from itertools import pairwise
 from textwrap import dedent
 from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
 from markdown_tables import code, table, toml
+from textual.binding import Binding
+from textual.keys import _character_to_key
 
 from hookflow.events import records
 from hookflow.hooks.run import Run
-from hookflow.monitor import keys
+from hookflow.monitor.app import bindings_by_page
+from hookflow.monitor.bindings import REPLAY, TRAINING
+from hookflow.runner.checkpoint.resume_rules import RULES
 
 RECORDS: dict[str, Any] = {get_args(get_type_hints(kind)["k"])[0]: kind for kind in get_args(records.Record)}
 NESTED = {"DataInfo": records.DataInfo, "Layer": records.Layer}
@@ -28,17 +33,33 @@ def offered_by_run() -> str:
     return table(("", "meaning"), rows)
 
 
+def changes_of_resume() -> str:
+    """Return the keys of a pipeline by whether a resumed run may change them; the first row that matches applies."""
+    rows = []
+    for rule in RULES:
+        keys = ", ".join(code(key) for key in rule.keys.split(", "))
+        rows.append((keys, rule.may.value, rule.why))
+    return table(("key", "may change", "why"), rows)
+
+
 def keys_of_dashboard() -> str:
     """Return the actions of the dashboard with their keys, those of all pages and then those of each."""
-    of_all = [action for action in keys.ACTIONS if action.only not in ("replay", "question")]
-    of_replay = [action for action in keys.ACTIONS if action.only == "replay"]
-    sections = {"On every page": of_all, "In a replay": of_replay}
-    sections |= {f"On the page `{name}`": list(actions) for name, actions in keys.OF_PAGES.items()}
+    pages = bindings_by_page()
+    of_all = [each for each in pages.pop("") if each not in TRAINING and each not in REPLAY]
+    sections = {"On every page": of_all, "On the training": [*TRAINING], "In a replay": [*REPLAY]}
+    sections |= {f"On the page `{name}`": bindings for name, bindings in pages.items()}
     tables = []
-    for title, actions in sections.items():
-        rows = ((code(each.name), " ".join(map(code, each.keys.split())), capital(each.about)) for each in actions)
+    for title, bindings in sections.items():
+        rows = ((code(str(each.id)), keys_of_binding(each), capital(each.tooltip)) for each in bindings)
         tables.append(f"{title}:\n\n{table(('action', 'keys', 'what it does'), rows)}")
     return "\n".join(tables)
+
+
+def keys_of_binding(binding: Binding) -> str:
+    """Return the keys of an action as `dashboard.toml` has them: characters by themselves, others by their names."""
+    names = [key.strip() for key in binding.key.split(",")]
+    characters = {_character_to_key(character): character for character in string.punctuation}
+    return " ".join(code(characters.get(name, name)) for name in names)
 
 
 def capital(about: str) -> str:

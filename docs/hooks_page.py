@@ -10,8 +10,8 @@ from markdown_tables import code, doc, rows_of_fields, slug, table
 from hookflow.cli.explain import arguments
 from hookflow.graph.points import POINTS
 from hookflow.hooks.inspect import Description
-from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import DEFAULT_HOOKS
+from hookflow.pipeline.registry import HOOKS
 from hookflow.pipeline.use import refer
 
 INTRODUCTION = """\
@@ -20,7 +20,7 @@ INTRODUCTION = """\
 The built-in hooks. `use` takes the short name. `hookflow explain NAME` prints the same. A hook fires at each of its
 points *by default*, or at those that `points` in its table names. It *reads* and *writes* [slots](reference.md#slots):
 at one point, the writers of a slot fire before its readers. Every example is checked by the tests, and trained unless
-it needs images or several ranks. A hook of your own: [the graph](graph.md). Hooks of installed packages:
+it needs images or several ranks. A hook of your own: [the graph](../explanation/graph.md). Hooks of installed packages:
 [entry points](reference.md#entry-points).
 """
 
@@ -29,9 +29,9 @@ def hooks_page(renew: str) -> str:
     """Return the whole page; `renew` is the command that writes it anew."""
     listed = table(
         ("hook", "what it does", "points"),
-        ((f"[`{name}`](#{slug(name)})", _first_line(name), _points(name)) for name in BUILT_IN),
+        ((f"[`{name}`](#{slug(name)})", _first_line(name), _points(name)) for name in HOOKS.built_in),
     )
-    page = "\n".join([INTRODUCTION.format(renew=renew), listed, *map(_one_hook, BUILT_IN)])
+    page = "\n".join([INTRODUCTION.format(renew=renew), listed, *map(_one_hook, HOOKS.built_in)])
     return page.replace("](#amounts)", "](reference.md#amounts)")
 
 
@@ -44,7 +44,7 @@ def _points(name: str) -> str:
 
 
 def _hook(name: str) -> Any:
-    return refer(BUILT_IN[name], Path(), None)
+    return refer(HOOKS.built_in[name], Path(), None)
 
 
 def _one_hook(name: str) -> str:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
-from declared_tables import TABLES, fields, keys_of_dashboard, offered_by_run
+from annotated_screen import ANNOTATED, annotated_screen, annotation_table
+from declared_tables import TABLES, changes_of_resume, fields, keys_of_dashboard, offered_by_run
 from hooks_page import hooks_page
 from markdown_tables import code, doc, rows_of_fields, sentence, slug, table
 
@@ -27,11 +28,11 @@ from hookflow.cli.explain import arguments, schema_of_pipelines
 from hookflow.cli.output import as_json
 from hookflow.graph import points
 from hookflow.graph.slots import SLOTS
+from hookflow.hooks.adapter_registry import GROUP
 from hookflow.hooks.arguments import OFFERED_TO_WRITERS
-from hookflow.hooks.registry import HOOKS
 from hookflow.pipeline.components import Section
 from hookflow.pipeline.json_schema import sentences
-from hookflow.pipeline.registry import COMPONENTS, DATA, WRITERS
+from hookflow.pipeline.registry import COMPONENTS, DATA, HOOKS, WRITERS
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.use import refer
 
@@ -39,6 +40,8 @@ FOLDER = Path(__file__).parent
 PIECES: dict[str, Callable[[], str]] = {
     "run": offered_by_run,
     "keys": keys_of_dashboard,
+    "allowed changes": changes_of_resume,
+    "screen": annotation_table,
     **{f"fields of {record}": partial(fields, record) for record in TABLES},
 }
 GENERATED = re.compile(r"(<!-- generated: (.*?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
@@ -55,9 +58,10 @@ COMMAND --help`. For editors: `hookflow explain schema`.
 FILE = """\
 ## The pipeline file
 A pipeline is a TOML file. Types are strict: `"3"` is not `3`. An unknown key is an error. Any value may be a `${…}`
-reference; see [pipelines that build on others](extending.md). A *required* key may also come from the file that
-`extends` names. Paths in `args` and `run.dir` are relative to the current directory; `"./file.py:Name"` in `use` and
-`modules`, and a file of `weights`, are relative to the pipeline file that names them, also where another extends it.
+reference; see [pipelines that build on others](../how-to/extending.md). A *required* key may also come from the file
+that `extends` names. Paths in `args` and `run.dir` are relative to the current directory; `"./file.py:Name"` in `use`
+and `modules`, and a file of `weights`, are relative to the pipeline file that names them, also where another file
+extends it.
 """
 AMOUNTS = """\
 ### Amounts
@@ -70,6 +74,7 @@ AMOUNTS = """\
 | `"2ep"` | epochs |
 | `"30s"`, `"10m"`, `"2h"` | seconds, minutes, hours |
 | `"10%"` | a share of the whole run |
+| `"50k samples"`, `"1M tokens"` | in triggers: what is in the batches of all ranks so far; k, M, B: 10³, 10⁶, 10⁹ |
 """
 HOOKS_ARE = """\
 ## Hooks
@@ -87,7 +92,8 @@ A pipeline then writes `use = "clip"`, and `hookflow explain hooks` lists it wit
 built-in hook of the same name takes precedence. A name that two packages offer is ambiguous and is refused.
 
 Models, data, tasks and writers have groups of their own: {", ".join(f"`{registry.group}`" for registry in COMPONENTS)}.
-There is none for optimizers, which are named as `"package.module:Name"`.
+There is none for optimizers, which are named as `"package.module:Name"`. Adapters of other frameworks' hooks have
+`{GROUP}`: [an adapter of your own](../how-to/coming-from.md#an-adapter-of-your-own).
 """
 
 
@@ -153,7 +159,7 @@ def _writers() -> str:
     made = {name: refer(use, Path(), None) for name, use in WRITERS.built_in.items()}
     rows = ((code(name), " ".join(doc(kind).partition("\n\n")[0].split()), _given(kind)) for name, kind in made.items())
     listed = table(("`use`", "what it writes", "arguments"), rows)
-    return f"### Writers by a short name\n{listed}\nSee [writers](writers.md).\n"
+    return f"### Writers by a short name\n{listed}\nSee [writers](../how-to/writers.md).\n"
 
 
 def _given(kind: Any) -> str:
@@ -177,7 +183,7 @@ def _points() -> str:
         f"{table(('point', 'offers', 'unit', 'what has happened'), rows)}\n"
         f"A generator that yields once may be bound around a pair of points: {pairs}. The counters at each "
         "point and which calls are allowed there: [loops](loops.md). A pipeline's own points: "
-        "[the graph](graph.md#where-a-hook-fires). The points that PyTorch comes to: "
+        "[the graph](../explanation/graph.md#where-a-hook-fires). The points that PyTorch comes to: "
         "[PyTorch's hooks](pytorch_hooks.md).\n"
     )
 
@@ -251,9 +257,10 @@ def _default(value: Any) -> str:
 def pages() -> Iterator[tuple[Path, str]]:
     """Yield every page that holds something made, with what it should be; and the schema for editors."""
     yield FOLDER.parent / "pipelines" / "schema.json", f"{as_json(schema_of_pipelines())}\n"
-    yield FOLDER / "reference.md", reference()
-    yield FOLDER / "hooks.md", hooks_page(RENEW)
-    for page in sorted(FOLDER.glob("*.md")):
+    yield ANNOTATED, annotated_screen()
+    yield FOLDER / "reference" / "reference.md", reference()
+    yield FOLDER / "reference" / "hooks.md", hooks_page(RENEW)
+    for page in sorted(FOLDER.rglob("*.md")):
         text = page.read_text("utf-8")
         if GENERATED.search(text):
             yield page, GENERATED.sub(lambda match: f"{match[1]}\n{PIECES[match[2]]()}\n{match[3]}", text)

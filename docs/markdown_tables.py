@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from hookflow.pipeline import problems
+from hookflow.pipeline.amounts import AMOUNT_PATTERN, TRIGGER_PATTERN
 from hookflow.pipeline.source_map import as_toml
-from hookflow.pipeline.values import PATTERN
 
 CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
 
@@ -57,7 +57,7 @@ def type_words(schema: Mapping[str, Any], anchors: Mapping[str, str], definition
                 return f"one of {', '.join(code(toml(value)) for value in values)}"
             case {"const": value}:
                 return code(toml(value))
-            case {"pattern": pattern} if pattern == PATTERN:
+            case {"pattern": pattern} if pattern in (AMOUNT_PATTERN, TRIGGER_PATTERN):
                 return "[amount](#amounts)"
             case {"type": list(kinds)}:
                 return " or ".join(dict.fromkeys(words({**schema, "type": kind}) for kind in kinds))

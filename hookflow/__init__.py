@@ -10,25 +10,33 @@ from typing import TYPE_CHECKING, Any
 from hookflow.version import __version__
 
 if TYPE_CHECKING:
+    from hookflow import callbacks
     from hookflow.api.pipeline import load
     from hookflow.api.recorded import load_run, runs
     from hookflow.api.training import train
+    from hookflow.attached.attach import attach
     from hookflow.errors import TrainingTerminatedError, UserError
     from hookflow.hooks.base import Hook
+    from hookflow.hooks.capabilities import ExportedWeights, HookCapabilities, SavedCheckpoints
     from hookflow.hooks.run import Run
     from hookflow.runner.data.source import Source
-    from hookflow.runner.loop.task import Task
+    from hookflow.runner.model.task import Task
     from hookflow.writers import Writer
 
 __all__ = [
+    "ExportedWeights",
     "Hook",
+    "HookCapabilities",
     "Run",
+    "SavedCheckpoints",
     "Source",
     "Task",
     "TrainingTerminatedError",
     "UserError",
     "Writer",
     "__version__",
+    "attach",
+    "callbacks",
     "load",
     "load_run",
     "runs",
@@ -36,13 +44,17 @@ __all__ = [
 ]
 
 _MODULES = {
+    "ExportedWeights": "hookflow.hooks.capabilities",
     "Hook": "hookflow.hooks.base",
+    "HookCapabilities": "hookflow.hooks.capabilities",
     "Run": "hookflow.hooks.run",
+    "SavedCheckpoints": "hookflow.hooks.capabilities",
     "Source": "hookflow.runner.data.source",
-    "Task": "hookflow.runner.loop.task",
+    "Task": "hookflow.runner.model.task",
     "TrainingTerminatedError": "hookflow.errors",
     "UserError": "hookflow.errors",
     "Writer": "hookflow.writers",
+    "attach": "hookflow.attached.attach",
     "load": "hookflow.api.pipeline",
     "load_run": "hookflow.api.recorded",
     "runs": "hookflow.api.recorded",
@@ -52,6 +64,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "callbacks":
+        return import_module("hookflow.callbacks")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     result = globals()[name] = getattr(import_module(_MODULES[name]), name)

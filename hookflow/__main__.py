@@ -5,6 +5,6 @@ import sys
 if not sys.flags.safe_path:
     del sys.path[0]
 
-from hookflow.cli.app import main
+from hookflow.cli.start import main
 
 main()

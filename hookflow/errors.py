@@ -23,12 +23,16 @@ class Where:
     column: int = 0
 
     def __str__(self) -> str:
-        return f"{self.at_line}:{self.column}" if self.column else self.at_line
+        if self.column:
+            return f"{self.at_line}:{self.column}"
+        return self.at_line
 
     @property
     def at_line(self) -> str:
         """The source and the line alone."""
-        return f"{self.source}:{self.line}" if self.line else self.source
+        if self.line:
+            return f"{self.source}:{self.line}"
+        return self.source
 
 
 Locate = Callable[[str], Where]
@@ -56,18 +60,17 @@ class Problem:
 
     def show(self, colour: bool = False) -> str:
         """Return the message, the line that the user wrote its place marked, and the hint; if asked, in colours."""
-        bold, red, dim, cyan, plain = _COLOURS if colour else _NONE
-        message, hint = printable_lines(self.message), printable_lines(self.hint)
-        where = f"{bold}{printable(str(self.where))}:{plain} {message}" if self.where else f"{red}{message}{plain}"
-        lines = [where]
-        if self.where and (text := _line(self.where)):
-            shown = Excerpt.around(text, self.where.column)
-            number = str(self.where.line)
-            lines.append(f"    {dim}{number} |{plain} {shown.text}")
-            if shown.width:
-                mark = " " * shown.indent + red + "^" * shown.width
-                lines.append(f"    {dim}{' ' * len(number)} |{plain} {mark}{plain}")
-        if hint:
+        bold, red, dim, cyan, plain = _NO_COLOURS
+        if colour:
+            bold, red, dim, cyan, plain = _COLOURS
+        message = printable_lines(self.message)
+        if self.where is None:
+            lines = [f"{red}{message}{plain}"]
+        else:
+            place = printable(str(self.where))
+            lines = [f"{bold}{place}:{plain} {message}", *_excerpt(self.where, red, dim, plain)]
+        if self.hint:
+            hint = printable_lines(self.hint)
             lines.append(f"    {cyan}{hint}{plain}")
         return "\n".join(lines)
 
@@ -77,15 +80,33 @@ class Problem:
 
 
 _COLOURS = ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[36m", "\x1b[0m")
-_NONE = ("",) * len(_COLOURS)
+_NO_COLOURS = ("", "", "", "", "")
+
+
+def _excerpt(where: Where, red: str, dim: str, plain: str) -> list[str]:
+    """Return the line that the user wrote, and a line that marks the place in it; the colours are escape sequences."""
+    text = _line(where)
+    if not text:
+        return []
+    excerpt = Excerpt.around(text, where.column)
+    number = str(where.line)
+    lines = [f"    {dim}{number} |{plain} {excerpt.text}"]
+    if excerpt.width:
+        margin = " " * len(number)
+        indent = " " * excerpt.indent
+        mark = "^" * excerpt.width
+        lines.append(f"    {dim}{margin} |{plain} {indent}{red}{mark}{plain}")
+    return lines
 
 
 def _line(where: Where) -> str:
     """Return the line that the user wrote; empty when it cannot be read: it came from elsewhere, or is gone."""
+    if not where.line:
+        return ""
     with suppress(OSError, ValueError):  # there is no working directory any more, or the name has a NUL in it
         path = str(Path(where.source).absolute())  # a relative one would be looked for in sys.path, too
         linecache.checkcache(path)
-        return linecache.getline(path, where.line).rstrip() if where.line else ""
+        return linecache.getline(path, where.line).rstrip()
     return ""
 
 
@@ -108,7 +129,9 @@ class UserError(DiagnosisError):
     """The user's mistakes, all of them at once. The command line prints them and exits with 2, without a traceback."""
 
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
-        self.problems = [problems] if isinstance(problems, Problem) else _merged(problems)
+        if isinstance(problems, Problem):
+            problems = [problems]
+        self.problems = _merged(problems)
         super().__init__(self.problems)
 
     def __str__(self) -> str:
@@ -121,10 +144,13 @@ class UserError(DiagnosisError):
 
     def show(self, colour: bool = False) -> str:
         """Return the first problems, and how many there are if there are several; for a terminal, in colours."""
-        shown = [problem.show(colour) for problem in self.problems[:SHOWN]]
+        lines = [problem.show(colour) for problem in self.problems[:SHOWN]]
         count = len(self.problems)
-        more = f", of which the first {SHOWN} are shown" if count > SHOWN else ""
-        return "\n".join(shown if count == 1 else [*shown, f"{count} problems{more}"])
+        if count > SHOWN:
+            lines.append(f"{count} problems, of which the first {SHOWN} are shown")
+        elif count != 1:
+            lines.append(f"{count} problems")
+        return "\n".join(lines)
 
     def to_json(self) -> list[dict[str, str | int]]:
         """Return every problem as plain texts and numbers."""
@@ -133,8 +159,11 @@ class UserError(DiagnosisError):
 
 def _merged(problems: Iterable[Problem]) -> list[Problem]:
     merged: dict[object, Problem] = {}
-    for k, problem in enumerate(problems):
-        merged.setdefault((problem.message, problem.hint) if problem.shared else k, problem)
+    for number, problem in enumerate(problems):
+        key: object = number
+        if problem.shared:
+            key = (problem.message, problem.hint)
+        merged.setdefault(key, problem)
     return list(merged.values())
 
 
@@ -151,7 +180,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
         return ""
     by_case = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_case, n=1, cutoff=0.6)
-    return f'did you mean "{by_case[close[0]]}"?' if close else ""
+    if not close:
+        return ""
+    return f'did you mean "{by_case[close[0]]}"?'
 
 
 def nearest_or_all(name: str, names: Iterable[str], lead: str = "there are", none: str = "none") -> str:
@@ -163,7 +194,9 @@ def nearest_or_all(name: str, names: Iterable[str], lead: str = "there are", non
 def first_few(names: Iterable[str], most: int = 8) -> str:
     """Return the first names, and an ellipsis where there are more."""
     known = list(names)
-    return ", ".join(known[:most]) + ", …" * (len(known) > most)
+    if len(known) > most:
+        return ", ".join([*known[:most], "…"])
+    return ", ".join(known)
 
 
 def misspelt(name: str, other: str, shortest: int = 4) -> bool:
@@ -171,7 +204,8 @@ def misspelt(name: str, other: str, shortest: int = 4) -> bool:
 
     Words of fewer than `shortest` letters are never a slip: "min" and "max" are names of two things.
     """
-    words, others = re.split(r"([\W_]+)", name), re.split(r"([\W_]+)", other)
+    words = re.split(r"([\W_]+)", name)
+    others = re.split(r"([\W_]+)", other)
     apart = [pair for pair in zip(words, others, strict=False) if pair[0] != pair[1]]
     if len(words) != len(others) or len(apart) != 1:
         return False

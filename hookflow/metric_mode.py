@@ -32,17 +32,35 @@ NEGATED = {"neg", "negative", "minus"}
 _MODES: dict[str, Mode] = {word: mode for mode, words in WORDS.items() for word in words.split()}
 
 
+_ARITHMETIC_SIGN = re.compile(r"\s(?:[-+*/%]|\*\*|//)\s|\b(?:abs|min|max|value)\(")
+"""What tells a formula from the name of a metric, which may have a hyphen in it: a sign between blanks, or a call."""
+
+
+def is_formula(metric: str) -> bool:
+    """Say whether a text is a formula of metrics, and not the name of one."""
+    return _ARITHMETIC_SIGN.search(metric) is not None
+
+
 @lru_cache(maxsize=4096)  # screens ask for the same names several times a second
 def mode_by_name(metric: str) -> Mode | None:
     """Return the mode that the words of a name say (`val/loss`, `accuracy@5`, `map50`); None where it is not plain."""
+    if is_formula(metric):  # 1 - accuracy is the better the less it is
+        return None
     words = set(re.findall(r"[a-z0-9]+", metric.lower().replace("_", " ")))
     modes: set[Mode] = set()
     for word in words:
-        if mode := _MODES.get(word) or _MODES.get(word.rstrip("0123456789")):
-            modes.add(mode)
-        else:
-            modes.update(mode for mode, endings in ENDINGS.items() if word.endswith(endings))
-    return modes.pop() if len(modes) == 1 and not words & NEGATED else None
+        modes |= _modes_of_word(word)
+    if len(modes) != 1 or words & NEGATED:
+        return None
+    return modes.pop()
+
+
+def _modes_of_word(word: str) -> set[Mode]:
+    """Return the modes that a word says, by itself (`map50` is `map`) or by its ending; most words say none."""
+    for whole in (word, word.rstrip("0123456789")):
+        if whole in _MODES:
+            return {_MODES[whole]}
+    return {mode for mode, endings in ENDINGS.items() if word.endswith(endings)}
 
 
 def mode_of(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
@@ -50,12 +68,26 @@ def mode_of(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
 
     `beside` says where the mode belongs, if not beside the metric.
     """
-    if mode := stated or mode_by_name(metric):
+    mode = stated or mode_by_name(metric)
+    if mode is not None:
         return mode
-    message = f'"{metric}" does not say whether less or more of it is better'
     hint = f'write mode = "min" or mode = "max"{beside}'
-    of, slash, last = metric.rpartition("/")  # clean/accuracy is the accuracy of a set
-    slips = [word for word in _MODES if misspelt(last, word, shortest=3) and max(len(last), len(word)) > 3]  # not gap
-    near = nearest(last, slips)
-    near = near.replace('"', f'"{of}{slash}', 1)
-    raise UserError(Problem(message, hint=f"{near} If not, {hint}" if near else hint))
+    if is_formula(metric):
+        message = f'"{metric}" is a formula, which does not say whether less or more of it is better'
+        raise UserError(Problem(message, hint=hint))
+    message = f'"{metric}" does not say whether less or more of it is better'
+    near = _nearest_metric(metric)
+    if near:
+        hint = f"{near} If not, {hint}"
+    raise UserError(Problem(message, hint=hint))
+
+
+def _nearest_metric(metric: str) -> str:
+    """Return `did you mean "clean/accuracy"?` for a name whose last word is misspelt, or an empty string."""
+    name_of_set, slash, last = metric.rpartition("/")  # clean/accuracy is the accuracy of a set
+    slips = []
+    for word in _MODES:
+        is_long_enough = max(len(last), len(word)) > 3  # gap is no slip of map
+        if is_long_enough and misspelt(last, word, shortest=3):
+            slips.append(word)
+    return nearest(last, slips).replace('"', f'"{name_of_set}{slash}', 1)

@@ -15,13 +15,26 @@ DECIMALS = tuple(f"{{:.{5 - count}f}}".format for count in range(len(BOUNDS) + 1
 
 def number(value: float) -> str:
     """Return a metric with four significant digits or so, in seven characters at most (eight below zero)."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else str(value)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return str(value)
     if value == 0:
         return "0"
-    if 1e-3 <= (size := abs(value)) < 9_999_999.5:
+    size = abs(value)
+    if 1e-3 <= size < 9_999_999.5:
         return DECIMALS[bisect(BOUNDS, size)](value)
     return f"{value:.2g}"
+
+
+def number_of_4_digits(value: float) -> str:
+    """Return a `number`; of one below a thousandth four significant digits, too: "3.142e-5"."""
+    size = abs(value)
+    if not 0 < size < 1e-3:
+        return number(value)
+    digits, _, exponent = f"{value:.3e}".partition("e")
+    digits = digits.rstrip("0").rstrip(".")
+    return f"{digits}e{int(exponent)}"
 
 
 def counted(count: int, thing: str) -> str:
@@ -31,7 +44,11 @@ def counted(count: int, thing: str) -> str:
 
 def plural(count: float, thing: str) -> str:
     """Return what so many of a thing are called."""
-    return thing if count == 1 else thing + ("es" if thing.endswith(("tch", "ss")) else "s")
+    if count == 1:
+        return thing
+    if thing.endswith(("tch", "ss")):
+        return f"{thing}es"
+    return f"{thing}s"
 
 
 def strict_json(value: Any, instead: Callable[[float], str | None] = lambda number: None, **form: Any) -> str:
@@ -41,7 +58,9 @@ def strict_json(value: Any, instead: Callable[[float], str | None] = lambda numb
     except ValueError:
 
         def written(leaf: Any) -> Any:
-            return instead(leaf) if isinstance(leaf, float) and not math.isfinite(leaf) else leaf
+            if isinstance(leaf, float) and not math.isfinite(leaf):
+                return instead(leaf)
+            return leaf
 
         return json.dumps(mapped(value, written), **form)
 
@@ -50,24 +69,35 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     """Return mappings and lists within one another with every key and every other value changed."""
     if isinstance(tree, Mapping):
         return {change(key): mapped(value, change) for key, value in tree.items()}
-    return [mapped(value, change) for value in tree] if isinstance(tree, list | tuple) else change(tree)
+    if isinstance(tree, list | tuple):
+        return [mapped(value, change) for value in tree]
+    return change(tree)
 
 
 def frequency(every: int) -> str:
     """Return how often a hook fires of the times that it is due."""
-    return f"fires 1 of {every:,} times that it is due" if every > 1 else "fires whenever it is due"
+    if every > 1:
+        return f"fires 1 of {every:,} times that it is due"
+    return "fires whenever it is due"
 
 
 def ms(ns: float) -> str:
     """Return a duration in milliseconds, in five characters at most; beyond 100 s in seconds, with their unit."""
     value = ns / 1e6
-    return f"{value:.{3 - bisect((9.9995, 99.995, 999.95), value)}f}" if value < 99999.5 else f"{value / 1000:.0f}s"
+    if value >= 99999.5:
+        return f"{value / 1000:.0f}s"
+    decimals = 3 - bisect((9.9995, 99.995, 999.95), value)
+    return f"{value:.{decimals}f}"
 
 
 def signed(difference: float, written: Callable[[float], str] = ms) -> str:
     """Return a difference with its sign, by default ns in ms; without one where it is too small to be shown."""
     text = written(abs(difference))
-    return f"{'+' if difference > 0 else '−'}{text}" if text.strip("0.") else text
+    if not text.strip("0."):
+        return text
+    if difference > 0:
+        return f"+{text}"
+    return f"−{text}"
 
 
 DURATIONS = {"µs": 1e3, "ms": 1e6, "s": 1e9, "h": 3.6e12}
@@ -77,9 +107,14 @@ DURATIONS = {"µs": 1e3, "ms": 1e6, "s": 1e9, "h": 3.6e12}
 def duration(ns: float) -> str:
     """Return a duration in three digits with its unit: "36.8 ms", "1.67 s"."""
     most = {"µs": 999.5, "ms": 999.5, "s": 99_999.5, "h": math.inf}
-    unit = next(name for name, size in DURATIONS.items() if ns < most[name] * size or name == "h")
+    unit = "h"
+    for name, size in DURATIONS.items():
+        if ns < most[name] * size:
+            unit = name
+            break
     value = min(ns / DURATIONS[unit], 99_999)
-    return f"{value:.{2 - bisect((9.995, 99.95), value)}f} {unit}"
+    decimals = 2 - bisect((9.995, 99.95), value)
+    return f"{value:.{decimals}f} {unit}"
 
 
 def aligned(ns: float) -> str:
@@ -90,17 +125,23 @@ def aligned(ns: float) -> str:
 
 def rough(value: float) -> str:
     """Return a number in three digits or so."""
-    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+    if value < 99.95:
+        return f"{value:.1f}"
+    return f"{value:.0f}"
 
 
 def speed(per_s: float) -> str:
     """Return iterations per second; of slower ones the seconds of an iteration."""
-    return f"{1 / per_s:.1f} s/it" if 0 < per_s < 0.95 else f"{per_s:.1f} it/s"
+    if 0 < per_s < 0.95:
+        return f"{1 / per_s:.1f} s/it"
+    return f"{per_s:.1f} it/s"
 
 
 def factor(value: float) -> str:
     """Return how many times as much; of less than a tenth the hundredths, too."""
-    return f"×{value:.2f}" if value < 0.095 else f"×{rough(value)}"
+    if value < 0.095:
+        return f"×{value:.2f}"
+    return f"×{rough(value)}"
 
 
 def span(seconds: float) -> str:
@@ -108,17 +149,23 @@ def span(seconds: float) -> str:
     whole = max(int(seconds), 0)
     days, rest = divmod(whole, 86400)
     clock = f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
-    return f"{days}d {clock}" if days else clock
+    if days:
+        return f"{days}d {clock}"
+    return clock
 
 
 def lasting(seconds: float) -> str:
     """Return how long something has lasted so far: "40 s", and from two minutes on as h:mm:ss."""
-    return f"{max(seconds, 0):.0f} s" if seconds < 119.5 else span(seconds)
+    if seconds < 119.5:
+        return f"{max(seconds, 0):.0f} s"
+    return span(seconds)
 
 
 def out_of(count: int, whole: int | None) -> str:
     """Return "3/8", or "3" where the total is unknown."""
-    return f"{count:,}/{whole:,}" if whole else f"{count:,}"
+    if whole:
+        return f"{count:,}/{whole:,}"
+    return f"{count:,}"
 
 
 def age(seconds: float) -> str:
@@ -139,36 +186,49 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 def size(count: float) -> str:
     """Return bytes with a unit."""
-    for unit in UNITS[:-1]:
-        if count < 999.5:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+    if count < 999.5:
+        return f"{count:.0f} B"
+    for unit in UNITS[1:-1]:
         count /= 1000
+        if count < 999.5:
+            return f"{count:.1f} {unit}"
+    count /= 1000
     return f"{count:.1f} TB"
 
 
 def parse_size(text: str) -> int:
     """Return how many bytes a text such as "2 GB" means; 0 where it is no size."""
     match = re.fullmatch(rf"([0-9]{{1,6}}(?:\.[0-9]+)?) ?({'|'.join(UNITS)})", text)
-    return int(float(match[1]) * 1000 ** UNITS.index(match[2])) if match else 0
+    if match is None:
+        return 0
+    return int(float(match[1]) * 1000 ** UNITS.index(match[2]))
 
 
 def many(count: float) -> str:
     """Return a count in four characters or so: 312, 4.6k, 1.2M."""
     if count < 999.5:
-        return f"{count:.0f}" if count >= 99.95 or count == int(count) else f"{count:.1f}"
+        if count == int(count):
+            return f"{count:.0f}"
+        return rough(count)
     for unit in "kMG":
         count /= 1000
         if count < 999.5:
-            return f"{count:.1f}{unit}" if count < 99.95 else f"{count:.0f}{unit}"
+            return f"{rough(count)}{unit}"
     return f"{count / 1000:.1f}T"
 
 
 def one_line(text: str) -> str:
     """Return the first line of a text, with "…" where there are more."""
-    first, *more = text.strip().splitlines() or [""]
-    return f"{first} …" if more else first
+    lines = text.strip().splitlines()
+    if not lines:
+        return ""
+    if len(lines) > 1:
+        return f"{lines[0]} …"
+    return lines[0]
 
 
 def percent(share: float) -> str:
     """Return a share in hundredths, with one decimal, no sign: at most five characters."""
-    return f"{100 * share:.1f}" if share < 99.995 else "9999+"
+    if share < 99.995:
+        return f"{100 * share:.1f}"
+    return "9999+"

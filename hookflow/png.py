@@ -27,15 +27,18 @@ def encode_png(pixels: "NDArray[np.uint8]") -> bytes:
     import numpy as np
 
     height, width, channels = pixels.shape
-    differences = np.diff(pixels, axis=1, prepend=np.zeros((height, 1, channels), np.uint8))  # modulo 256, as PNG wants
+    left_edge = np.zeros((height, 1, channels), np.uint8)
+    differences = np.diff(pixels, axis=1, prepend=left_edge)  # modulo 256, as PNG wants
     lines = np.column_stack([np.full(height, SUB, np.uint8), differences.reshape(height, -1)])
     header = struct.pack(HEADER, width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
-    chunks = (b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b"")
-    return SIGNATURE + b"".join(_chunk(kind, data) for kind, data in chunks)
+    compressed = zlib.compress(lines.tobytes())
+    return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", compressed) + _chunk(b"IEND", b"")
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    length = struct.pack(">I", len(data))
+    checksum = struct.pack(">I", zlib.crc32(kind + data))
+    return length + kind + data + checksum
 
 
 def decode_png(data: bytes) -> "NDArray[np.uint8]":

@@ -47,7 +47,9 @@ def unmask(names: Iterable[str]) -> None:
 
 def masked(text: str) -> str:
     """Return a text with `${env:NAME}` in the place of each value that is masked."""
-    return text if _pattern is None else _pattern.sub(lambda match: _references[match[0]], text)
+    if _pattern is None:
+        return text
+    return _pattern.sub(lambda match: _references[match[0]], text)
 
 
 def unmasked(text: str) -> str:
@@ -76,30 +78,44 @@ class MaskedStream(io.TextIOWrapper):
 def mask_streams() -> None:
     """Mask what this process prints from Python: to stdout and to stderr."""
     for name in ("stdout", "stderr"):
-        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            encoding, errors, by_line = stream.encoding, stream.errors, stream.line_buffering
-            masks = MaskedStream(stream.detach(), encoding, errors, line_buffering=by_line)
-            setattr(sys, name, masks)
-            setattr(sys, f"__{name}__", masks)
+        stream = getattr(sys, name)
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        encoding = stream.encoding
+        errors = stream.errors
+        line_buffering = stream.line_buffering
+        masked_stream = MaskedStream(stream.detach(), encoding, errors, line_buffering=line_buffering)
+        setattr(sys, name, masked_stream)
+        setattr(sys, f"__{name}__", masked_stream)
 
 
 def _set(values: dict[str, str]) -> None:
     global _values, _references, _pattern
     _values = values
-    _references = {form: f"${{env:{name}}}" for name, value in values.items() for form in _forms(value)}
-    parts = []
+    _references = {}
+    for name, value in values.items():
+        for form in _forms(value):
+            _references[form] = f"${{env:{name}}}"
+    patterns = []
     for form in sorted(_references, key=len, reverse=True):
         pattern = re.escape(form)
-        parts.append(pattern if len(form) >= LONG else rf"(?<!\w){pattern}(?!\w)")
-    _pattern = re.compile("|".join(parts)) if parts else None
+        if len(form) < LONG:
+            pattern = rf"(?<!\w){pattern}(?!\w)"
+        patterns.append(pattern)
+    _pattern = None
+    if patterns:
+        _pattern = re.compile("|".join(patterns))
 
 
 def _forms(value: str) -> Iterator[str]:
     """Yield the forms in which texts quote a value, and each of its lines where it has several."""
     for part in {value, *value.splitlines()}:
-        quoted = {repr(part)[1:-1], json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1]}
-        forms = quoted | {part, quote(part), quote(part, ""), quote_plus(part)}
-        yield from (form for form in forms if len(form.strip()) >= SHORTEST)
+        in_quotes = (repr(part), json.dumps(part), json.dumps(part, ensure_ascii=False))
+        forms = {part, quote(part), quote(part, ""), quote_plus(part)}
+        forms.update(quoted[1:-1] for quoted in in_quotes)
+        for form in forms:
+            if len(form.strip()) >= SHORTEST:
+                yield form
 
 
 def _is_path(value: str) -> bool:
@@ -132,8 +148,13 @@ def fit(text: str, width: int, align: str = "<") -> str:
     text = printable(text)
     cells = cell_len(text)
     if cells > width:
-        return f"{set_cell_size(text, width - 1)}…" if width > 0 else ""
-    return " " * (width - cells) + text if align == ">" else text + " " * (width - cells)
+        if width <= 0:
+            return ""
+        return f"{set_cell_size(text, width - 1)}…"
+    padding = " " * (width - cells)
+    if align == ">":
+        return padding + text
+    return text + padding
 
 
 def cut(text: str, width: int) -> str:
@@ -153,24 +174,36 @@ def fit_name(text: str, width: int) -> str:
 
 def wrapped(text: str, width: int) -> list[str]:
     """Return the text in lines of at most `width` cells, broken between words, or within a word wider than a line."""
-    return [line for part in text.splitlines() or [""] for line in wrapped_phrases(part.split(" "), width)]
+    lines = []
+    for part in text.splitlines() or [""]:
+        lines += wrapped_phrases(part.split(" "), width)
+    return lines
 
 
 def wrapped_phrases(phrases: Iterable[str], width: int) -> list[str]:
     """Return the phrases in lines of at most `width` cells, broken within a phrase only if it is wider than a line."""
-    lines, used = [""], -1  # cells of the last line; -1: it is empty
+    lines = [""]
+    used = -1  # cells of the last line; -1: it is empty
     for phrase in phrases:
-        pieces = [phrase]
-        if cell_len(phrase) > width:
-            pieces = [part for word in phrase.split(" ") for part in chop_cells(word, max(width, 1))]
-        for piece in pieces:
-            wide = cell_len(piece)
+        for piece in _pieces(phrase, width):
             if used >= 0 and piece.strip(" ") and used + 1 + cell_len(piece.rstrip(" ")) > width:
                 lines.append("")
                 used = -1
-            lines[-1] += piece if used < 0 else f" {piece}"
-            used += wide + 1
+            if used >= 0:
+                lines[-1] += " "
+            lines[-1] += piece
+            used += cell_len(piece) + 1
     return [line.rstrip(" ") for line in lines]
+
+
+def _pieces(phrase: str, width: int) -> list[str]:
+    """Return a phrase whole if it fits into a line, or else its words, those that are too wide cut into lines."""
+    if cell_len(phrase) <= width:
+        return [phrase]
+    pieces: list[str] = []
+    for word in phrase.split(" "):
+        pieces += chop_cells(word, max(width, 1))
+    return pieces
 
 
 SHOWN = 100
@@ -192,18 +225,27 @@ class Excerpt:
     def around(cls, line: str, column: int) -> Self:
         """Return what to show of the line, with what begins at the column (from 1 on; 0: unknown) marked."""
         if not column:
-            line = line.lstrip()
-        at = max(column - 1, 0)
-        result = _MARKED.match(line, at)
-        end = result.end() if result and column else at
-        before, marked, after = map(printable, (line[:at], line[at:end], line[end:]))
+            return cls(_shortened(printable(line.lstrip()), SHOWN), indent=0, width=0)
+        start = column - 1
+        end = start
+        match = _MARKED.match(line, start)
+        if match is not None:
+            end = match.end()
+        before = printable(line[:start])
+        marked = printable(line[start:end])
+        after = printable(line[end:])
         if len(before) + max(len(marked), 1) >= SHOWN:
             before = "…" + before[1 - SHOWN // 2 :]
-        rest = marked + after
-        room = SHOWN - len(before)
-        shown = rest if len(rest) <= room else f"{rest[: room - 1]}…"
-        width = max(cell_len(shown[: len(marked)]), 1) if column else 0
-        return cls(before + shown, cell_len(before), width)
+        rest = _shortened(marked + after, SHOWN - len(before))
+        marked_cells = cell_len(rest[: len(marked)])
+        return cls(before + rest, indent=cell_len(before), width=max(marked_cells, 1))
+
+
+def _shortened(text: str, most: int) -> str:
+    """Return at most so many characters, with an ellipsis where there are more."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 1]}…"
 
 
 def print_error(text: str) -> None:
@@ -224,15 +266,16 @@ def drop_unprinted() -> None:
 
 
 SUBSTITUTES: Mapping[str, str] = {
-    **dict(zip("…×·–−→←↑↓•", "~x.--><^v*", strict=True)),
+    **dict(zip("…×·ʘ–−→←↑↓•", "~x.o--><^v*", strict=True)),
     **dict(zip("●○◐‖✓■✗▲?", "*o%=+#x!?", strict=True)),  # states of a run
     **dict(zip("◇◆◉▣¶▟↻★⊘", "o#@ITH@*/", strict=True)),  # events, and marks of rows
     **dict(zip("│─┃━╌┌┐└┘├┤┬┴┼", "|-|=-+++++++++", strict=True)),
     **dict.fromkeys("╭╮╰╯┏┓┗┛", "+"),
-    **dict(zip("▸▶▾⋮┊", ">>v::", strict=True)),
+    **dict(zip("▸▶▾▼⋮┊", ">>vv::", strict=True)),
     **dict(zip("░▒▓▚", ".:%&", strict=True)),
     **dict(zip("▁▂▃▄▅▆▇█▀", '_.:-=+*#"', strict=True)),  # the higher, the more ink
     **dict(zip("▏▎▍▌▋▊▉", "||::+*#", strict=True)),
+    "▬": "=",
     **dict(zip("µ²°Δ", "u2'd", strict=True)),
     "≥": ">=",
     "≤": "<=",
@@ -248,16 +291,28 @@ UPPER, LOWER = 0x1B, 0xE4
 
 def substitute(character: str) -> str:
     """Return the ASCII substitute of a character; empty where there is none."""
-    if (dots := ord(character)) in BRAILLE:
-        return " '.:"[bool(dots & UPPER) + 2 * bool(dots & LOWER)]
-    return SUBSTITUTES.get(character, "")
+    dots = ord(character)
+    if dots not in BRAILLE:
+        return SUBSTITUTES.get(character, "")
+    has_upper = bool(dots & UPPER)
+    has_lower = bool(dots & LOWER)
+    if has_upper and has_lower:
+        return ":"
+    if has_upper:
+        return "'"
+    if has_lower:
+        return "."
+    return " "
 
 
 def _substituted(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    part = error.object[error.start : error.end]
-    return "".join(substitute(character) or "?" * cell_len(character) or "?" for character in part), error.end
+    substitutes = []
+    for character in error.object[error.start : error.end]:
+        cells = max(cell_len(character), 1)
+        substitutes.append(substitute(character) or "?" * cells)
+    return "".join(substitutes), error.end
 
 
 ASCII = "hookflow.ascii"

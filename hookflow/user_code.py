@@ -5,7 +5,7 @@ import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -25,8 +25,9 @@ def showable(error: BaseException, *notes: str) -> BaseException:
         message = f"{type(error).__name__}, which cannot be shown: that raises {type(raised).__name__}"
         classes = (base for base in type(error).__mro__ if base.__module__ == "builtins" and base not in _TAKE_MORE)
         shown: BaseException = next(classes)(message).with_traceback(error.__traceback__)
-        # its context is the one that cannot be shown
-        shown.__cause__ = None if error.__cause__ is None else showable(error.__cause__)
+        shown.__cause__ = None  # nor a context, which is the one that cannot be shown
+        if error.__cause__ is not None:
+            shown.__cause__ = showable(error.__cause__)
         for note in notes:
             shown.add_note(note)
         return shown
@@ -39,9 +40,42 @@ def only_showable(*notes: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if (shown := showable(error, *notes)) is not error:
+        shown = showable(error, *notes)
+        if shown is not error:
             raise shown from None
         raise
+
+
+_PRINTED = "_hookflow_has_printed_it"
+
+
+def mark_printed(error: BaseException) -> None:
+    """Note on an exception that its traceback has been printed; one that takes no attribute is printed once more."""
+    with suppress(AttributeError, TypeError):
+        setattr(error, _PRINTED, True)
+
+
+def was_printed(error: BaseException) -> bool:
+    """Say whether the traceback of an exception, or of the one that it stands for, has been printed."""
+    if getattr(error, _PRINTED, False):
+        return True
+    return error.__cause__ is not None and was_printed(error.__cause__)
+
+
+_EXPLANATION = "_hookflow_explanation"
+
+
+def explain(error: BaseException, lines: list[str]) -> None:
+    """Note on an exception what is known of it: its traceback shows that, and `explanation_of` returns it."""
+    for line in lines:
+        error.add_note(line)
+    setattr(error, _EXPLANATION, lines)
+
+
+def explanation_of(error: BaseException) -> list[str]:
+    """Return the lines that `explain` has noted on an exception."""
+    lines: list[str] = getattr(error, _EXPLANATION, [])
+    return lines
 
 
 OURS = Path(__file__).parent
@@ -82,13 +116,16 @@ def innermost(printed: str) -> str:
     Frames of hookflow, of Python and of installed packages count only where there are no others.
     """
     frames = list(FRAME.finditer(printed))
-    own = [frame for frame in frames if _is_own(frame["file"])]
-    return "{file}:{line}".format_map((own or frames)[-1].groupdict()) if frames else ""
+    if not frames:
+        return ""
+    own = [frame for frame in frames if is_own_file(frame["file"])]
+    frame = (own or frames)[-1]
+    return f"{frame['file']}:{frame['line']}"
 
 
 def through_user_code(error: BaseException) -> bool:
     """Say whether the user's own files have a frame in its traceback."""
-    return any(_is_own(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(is_own_file(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def explained(error: BaseException) -> list[str]:
@@ -99,16 +136,20 @@ def explained(error: BaseException) -> list[str]:
 
 def causes(error: BaseException) -> list[str]:
     """Return what led to an exception that can be shown, in lines: what each cause says, and where it was raised."""
-    result: list[str] = []
-    seen: set[int] = set()
-    link, raised = "", error
-    while raised is not None and id(raised) not in seen:
-        result += _lines(link, raised) if link else ()
-        seen.add(id(raised))
-        cause = raised.__cause__
-        context = None if raised.__suppress_context__ else raised.__context__
-        link, raised = ("caused by ", cause) if cause else ("while handling ", context)  # type: ignore[assignment]
-    return result
+    lines: list[str] = []
+    seen = {id(error)}
+    effect = error
+    while True:
+        link = "caused by "
+        cause = effect.__cause__
+        if cause is None and not effect.__suppress_context__:
+            link = "while handling "
+            cause = effect.__context__
+        if cause is None or id(cause) in seen:
+            return lines
+        lines += _lines(link, cause)
+        seen.add(id(cause))
+        effect = cause
 
 
 def _lines(link: str, error: BaseException) -> Iterator[str]:
@@ -116,12 +157,13 @@ def _lines(link: str, error: BaseException) -> Iterator[str]:
     shown.__notes__ = None  # which Python prints behind the message
     yield link + list(shown.format_exception_only())[-1].strip()
     yield from (str(note) for note in getattr(error, "__notes__", ()))
-    own = [frame for frame in shown.stack if _is_own(frame.filename)]
+    own = [frame for frame in shown.stack if is_own_file(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
         yield f"at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
     elif frames := own or shown.stack[not link :]:  # the first frame of all is where hookflow has caught it
         yield f"at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line or ''}"
 
 
-def _is_own(file: str) -> bool:
+def is_own_file(file: str) -> bool:
+    """Say whether a file is the user's: no part of Python, of hookflow or of an installed package."""
     return not (file.startswith(NOT_OWN) or {"site-packages", "dist-packages"}.intersection(Path(file).parts))

@@ -7,7 +7,7 @@ import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter, signature
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ class Writer:
     `run_name` and `run_id` where it takes them and the pipeline does not give them. All other calls come from one
     thread of its own, one at a time, in the order in which things were logged; so a slow writer delays no training and
     no other writer. With several ranks, rank 0 alone has writers. An exception that a call raises
-    loses that call; `docs/writers.md` says what follows.
+    loses that call; `docs/how-to/writers.md` says what follows.
 
     `iteration` and `epoch` are how many were done, `time` is in seconds since 1970.
     """
@@ -68,19 +68,26 @@ class Writer:
         return False
 
 
-WHEN = ("iteration", "epoch", "time")
-VALUES: dict[str, tuple[str, ...]] = {
+TIME_ARGUMENTS = ("iteration", "epoch", "time")
+"""The arguments that every verb but `write_config` is given after its own."""
+
+VERB_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "write_scalar": ("name", "value"),
     "write_image": ("name", "file", "caption"),
     "write_figure": ("name", "file"),
     "write_text": ("name", "text"),
     "write_histogram": ("name", "edges", "counts"),
 }
-"""The arguments of each verb, to which `WHEN` is added."""
-VERBS = (*VALUES, "write_config")
+"""The own arguments of each verb."""
+
+VERBS = (*VERB_ARGUMENTS, "write_config")
 """The methods of which a writer has at least one."""
-BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-OTHERS = ("close", "flush", "resume_at")
+
+LIFECYCLE_METHODS = ("close", "flush", "resume_at")
+"""The other methods that a writer may have."""
+
+NAMED_KINDS = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+"""The kinds of parameters that can be given by name."""
 
 
 def as_writer(made: Any) -> Writer:
@@ -89,33 +96,52 @@ def as_writer(made: Any) -> Writer:
     `step` is another name of `iteration`. Raises TypeError for an object without any of `VERBS`, and for a method that
     needs an argument which is not offered.
     """
-    own = {
-        method: getattr(made, method)
-        for method in (*VERBS, *OTHERS)
-        if callable(getattr(made, method, None)) and getattr(type(made), method, None) is not getattr(Writer, method)
-    }
+    own = _own_methods(made)
     if not own.keys() & set(VERBS):
         raise TypeError(f"a writer has one of the methods {', '.join(VERBS)}, and {type(made).__name__} has none")
     writer = Writer()
     for method, call in own.items():
-        setattr(writer, method, _fitted(call, VALUES[method]) if method in VALUES else call)
+        if method in VERB_ARGUMENTS:
+            call = _with_named_arguments(call, VERB_ARGUMENTS[method])
+        setattr(writer, method, call)
     return writer
 
 
-def _fitted(call: Callable[..., None], values: tuple[str, ...]) -> Callable[..., None]:
-    """Return a function of `values` and `WHEN` that gives `call` what it names; `call` itself where it takes all."""
-    offered = (*values, *WHEN)
+def _own_methods(made: Any) -> dict[str, Callable[..., Any]]:
+    """Return the methods of a writer that an object has, but for those that it has from `Writer`."""
+    methods = {}
+    for name in (*VERBS, *LIFECYCLE_METHODS):
+        method = getattr(made, name, None)
+        is_inherited = getattr(type(made), name, None) is getattr(Writer, name)
+        if callable(method) and not is_inherited:
+            methods[name] = method
+    return methods
+
+
+def _with_named_arguments(call: Callable[..., None], arguments: tuple[str, ...]) -> Callable[..., None]:
+    """Return a function of `arguments` and `TIME_ARGUMENTS` that gives `call` those that it names.
+
+    It is `call` itself where that takes all of them.
+    """
+    offered = (*arguments, *TIME_ARGUMENTS)
     parameters = signature(call).parameters
     with suppress(TypeError):
         signature(call).bind(*offered)
         return call
-    places = {name: offered.index(name) for name in offered} | {"step": offered.index("iteration")}
+    places = {name: place for place, name in enumerate(offered)}
+    places["step"] = places["iteration"]
+    places_taken = {}
     for name, parameter in parameters.items():
-        if parameter.default is Parameter.empty and parameter.kind in BY_NAME and name not in places:
+        if name in places:
+            places_taken[name] = places[name]
+        elif parameter.default is Parameter.empty and parameter.kind in NAMED_KINDS:
             hint = nearest_or_all(name, places, lead="offered are")
             raise TypeError(f'{call.__qualname__} asks for "{name}", which is not offered ({hint})')
-    taken = [(name, places[name]) for name, parameter in parameters.items() if name in places]
-    return lambda *provided: call(**{name: provided[place] for name, place in taken})
+
+    def call_by_name(*provided: Any) -> None:
+        call(**{name: provided[place] for name, place in places_taken.items()})
+
+    return call_by_name
 
 
 COLUMNS = ("iteration", "epoch", "time", "name", "value")
@@ -146,13 +172,20 @@ class CSVWriter(Writer):
     def resume_at(self, iteration: int) -> bool:
         """Write the file anew with what stands up to the iteration; a row that a kill has torn is left out."""
         self._file.close()
-        aside = self._path.with_name(f"{self._path.name}.tmp")
-        with self._path.open(encoding="utf-8", newline="") as old, aside.open("w", encoding="utf-8", newline="") as new:
-            rows = csv.writer(new, lineterminator="\n")
-            rows.writerow(COLUMNS)
-            whole = (line for line in old if line.endswith("\n"))
-            rows.writerows(row for row in islice(csv.reader(whole), 1, None) if int(row[0]) <= iteration)
-        aside.replace(self._path)
+        shortened = self._path.with_name(f"{self._path.name}.tmp")
+        with (
+            self._path.open(encoding="utf-8", newline="") as old_file,
+            shortened.open("w", encoding="utf-8", newline="") as new_file,
+        ):
+            whole_lines = (line for line in old_file if line.endswith("\n"))
+            reader = csv.reader(whole_lines)
+            next(reader, None)  # the heading
+            writer = csv.writer(new_file, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            for row in reader:
+                if int(row[0]) <= iteration:
+                    writer.writerow(row)
+        shortened.replace(self._path)
         self._open()
         return True
 
@@ -163,7 +196,7 @@ class CSVWriter(Writer):
         self._file.close()
 
 
-CONFIG = "pipeline"
+CONFIG_TAG = "pipeline"
 """The tag of the resolved pipeline, a text."""
 
 
@@ -179,19 +212,26 @@ class TensorBoardWriter(Writer):
         from torch.utils.tensorboard import summary
 
         self._summary: Any = summary
-        self._events, self._protos = event_pb2, summary_pb2
+        self._events = event_pb2
+        self._protos = summary_pb2
         dir.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads the files in the order of their names, and knows one by "tfevents" in it.
-        self._file = (dir / f"events.out.tfevents.{clock.time_ns():020}.hookflow").open("wb")
+        file_name = f"events.out.tfevents.{clock.time_ns():020}.hookflow"
+        self._file = (dir / file_name).open("wb")
         self._records = RecordWriter(self._file)
-        self._write(event_pb2.Event(wall_time=clock.time(), file_version="brain.Event:2"))
+        try:
+            self._write(event_pb2.Event(wall_time=clock.time(), file_version="brain.Event:2"))
+        except OSError:
+            self._file.close()
+            raise
 
     def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
         self._add(iteration, time, tag=name, simple_value=value)
 
     def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
         png = file.read_bytes()
-        width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
+        width = int.from_bytes(png[16:20], "big")
+        height = int.from_bytes(png[20:24], "big")
         image = self._protos.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
         self._add(iteration, time, tag=name, image=image)
 
@@ -201,13 +241,18 @@ class TensorBoardWriter(Writer):
     def write_histogram(
         self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
     ) -> None:
-        middles = [(left + right) / 2 for left, right in pairwise(edges)]
+        sums = []
+        square_sums = []
+        for (left, right), count in zip(pairwise(edges), counts, strict=True):
+            middle = (left + right) / 2
+            sums.append(middle * count)
+            square_sums.append(middle**2 * count)
         histogram = self._protos.HistogramProto(
             min=edges[0],
             max=edges[-1],
             num=sum(counts),
-            sum=sum(middle * count for middle, count in zip(middles, counts, strict=True)),
-            sum_squares=sum(middle**2 * count for middle, count in zip(middles, counts, strict=True)),
+            sum=sum(sums),
+            sum_squares=sum(square_sums),
             bucket_limit=edges[1:],
             bucket=counts,
         )
@@ -216,7 +261,8 @@ class TensorBoardWriter(Writer):
     def write_config(self, config: Mapping[str, Any]) -> None:
         import tomli_w
 
-        self._add_summary(self._summary.text(CONFIG, f"```toml\n{tomli_w.dumps(config)}\n```"), 0, clock.time())
+        text = f"```toml\n{tomli_w.dumps(config)}\n```"
+        self._add_summary(self._summary.text(CONFIG_TAG, text), 0, clock.time())
 
     def resume_at(self, iteration: int) -> bool:
         log = self._events.SessionLog(status=self._events.SessionLog.START)
@@ -230,7 +276,8 @@ class TensorBoardWriter(Writer):
         self._records.close()
 
     def _add(self, iteration: int, time: float, **fields: Any) -> None:
-        self._add_summary(self._protos.Summary(value=[self._protos.Summary.Value(**fields)]), iteration, time)
+        value = self._protos.Summary.Value(**fields)
+        self._add_summary(self._protos.Summary(value=[value]), iteration, time)
 
     def _add_summary(self, summary: Any, iteration: int, time: float) -> None:
         self._write(self._events.Event(wall_time=time, step=iteration, summary=summary))
@@ -239,8 +286,11 @@ class TensorBoardWriter(Writer):
         self._records.write(event.SerializeToString())
 
 
-PARAMETERS_AT_ONCE, PARAMETER_LENGTH = 100, 500
-"""The limits of one call of MLflow, and of one value."""
+PARAMETERS_PER_CALL = 100
+"""How many parameters MLflow takes in one call."""
+
+MAX_PARAMETER_LENGTH = 500
+"""How long a value may be for MLflow."""
 
 
 class MLflowWriter(Writer):
@@ -258,13 +308,24 @@ class MLflowWriter(Writer):
         self._in_files = "://" not in uri
         if self._in_files:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 wants to be asked for its file format
-            uri = (Path(uri) if uri else dir).absolute().as_uri()
-        self._client, self._param = MlflowClient(tracking_uri=uri), Param
+            if uri:
+                folder = Path(uri)
+            else:
+                folder = dir
+            uri = folder.absolute().as_uri()
+        self._client = MlflowClient(tracking_uri=uri)
+        self._param = Param
         name = experiment or run_name
-        result = self._client.get_experiment_by_name(name)
-        place = result.experiment_id if result else self._client.create_experiment(name)
-        runs = self._client.search_runs([place], f"tags.`hookflow.run` = '{run_id}'")
-        run = runs[0] if runs else self._client.create_run(place, run_name=run_id, tags={"hookflow.run": run_id})
+        known_experiment = self._client.get_experiment_by_name(name)
+        if known_experiment:
+            experiment_id = known_experiment.experiment_id
+        else:
+            experiment_id = self._client.create_experiment(name)
+        runs = self._client.search_runs([experiment_id], f"tags.`hookflow.run` = '{run_id}'")
+        if runs:
+            run = runs[0]
+        else:
+            run = self._client.create_run(experiment_id, run_name=run_id, tags={"hookflow.run": run_id})
         self._run = run.info.run_id
         self._metrics = set(run.data.metrics)
         """The metrics that MLflow has, by its names."""
@@ -282,8 +343,11 @@ class MLflowWriter(Writer):
             return name
         if any(other.startswith(f"{name}/") for other in self._metrics):
             return f"{name}/value"
-        used = next((other for other in self._metrics if name.startswith(f"{other}/")), None)
-        return name if used is None else f"{used}.{name[len(used) + 1 :]}"
+        for other in self._metrics:
+            if name.startswith(f"{other}/"):
+                rest = name.removeprefix(f"{other}/")
+                return f"{other}.{rest}"
+        return name
 
     def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
         self._client.log_artifact(self._run, str(file), f"images/{_allowed(name)}")
@@ -298,9 +362,13 @@ class MLflowWriter(Writer):
         self._client.log_dict(self._run, histogram, f"histograms/{_allowed(name)}/it{iteration:08}.json")
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        parameters = [self._param(_allowed(key), str(value)[:PARAMETER_LENGTH]) for key, value in flat(config)]
-        for start in range(0, len(parameters), PARAMETERS_AT_ONCE):
-            self._client.log_batch(self._run, params=parameters[start : start + PARAMETERS_AT_ONCE])
+        parameters = []
+        for key, value in flat(config):
+            text = str(value)[:MAX_PARAMETER_LENGTH]
+            parameters.append(self._param(_allowed(key), text))
+        for start in range(0, len(parameters), PARAMETERS_PER_CALL):
+            batch = parameters[start : start + PARAMETERS_PER_CALL]
+            self._client.log_batch(self._run, params=batch)
 
     def close(self) -> None:
         self._client.set_terminated(self._run)
@@ -310,7 +378,7 @@ def _allowed(name: str) -> str:
     return re.sub(r"[^\w\-. :/]", "_", name)
 
 
-AXIS = "iteration"
+STEP_METRIC = "iteration"
 """The metric that charts have as their x axis: W&B's own step counts calls, and takes none that comes late."""
 
 
@@ -344,24 +412,29 @@ class WandbWriter(Writer):
             resume="allow",
             settings=wandb.Settings(silent=True, console="off"),
         )
-        self._run.define_metric("*", step_metric=AXIS)
+        self._run.define_metric("*", step_metric=STEP_METRIC)
+
+    def _log(self, name: str, value: Any, iteration: int) -> None:
+        self._run.log({STEP_METRIC: iteration, name: value})
 
     def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
-        self._run.log({AXIS: iteration, name: value})
+        self._log(name, value, iteration)
 
     def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
-        self._run.log({AXIS: iteration, name: self._wandb.Image(str(file), caption=caption or None)})
+        image = self._wandb.Image(str(file), caption=caption or None)
+        self._log(name, image, iteration)
 
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
         from html import escape  # takes 0.3 MB, which few trainings need
 
-        self._run.log({AXIS: iteration, name: self._wandb.Html(f"<pre>{escape(text)}</pre>")})
+        html = self._wandb.Html(f"<pre>{escape(text)}</pre>")
+        self._log(name, html, iteration)
 
     def write_histogram(
         self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
     ) -> None:
         histogram = self._wandb.Histogram(np_histogram=(list(counts), list(edges)))
-        self._run.log({AXIS: iteration, name: histogram})
+        self._log(name, histogram, iteration)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         self._run.config.update(dict(config))

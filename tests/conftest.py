@@ -34,17 +34,20 @@ from hookflow.graph.points import POINTS, Points
 from hookflow.hooks import compile as compiling
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.inspect import Inspection
+from hookflow.offload import hook_process
 from hookflow.pipeline.load import parse
-from hookflow.runner.dispatch import hook_process
-from hookflow.runner.process import launch, main
+from hookflow.runner.attempt import main
+from hookflow.runner.process import code_recorder, launch
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.process.signals import handlers_put_back
-from tests.limits import LIMIT
-from tests.processes import Spawned, Training
 from tests.processor import sitecustomize
+from tests.support.limits import LIMIT
+from tests.support.processes import Spawned, Training
 
 TESTS = Path(__file__).parent
-TOY = TESTS / "toy.toml"
+TOY = TESTS / "support" / "toy.toml"
+TOY_FILES = ("toy.toml", "toy.py", "common_hooks.py")
+"""What a test copies that wants the toy pipeline in a folder of its own."""
 PROCESSOR = str(Path(sitecustomize.__file__).parent)
 # What a CI, an ssh session or a launcher says here, and hookflow, Rich, Textual or torch would obey.
 ELSEWHERE = re.compile(
@@ -52,7 +55,7 @@ ELSEWHERE = re.compile(
     "PYTHONDONTWRITEBYTECODE|RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|TORCHELASTIC_.*|CUBLAS_.*"
 )
 
-TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
+TRACER = 'hooks.tracer={use="./common_hooks.py:Tracer", phase="last", args={file="%s"}}'
 """An override for a hook that writes each firing of a point into a file."""
 
 _modules = 0
@@ -102,15 +105,26 @@ def pytest_configure(config: pytest.Config) -> None:
     time.tzset()
     os.environ["OMP_NUM_THREADS"] = "1"  # the threads of a small net wait for one another, and spin
     torch.set_num_threads(1)
-    for module in (launch, hook_process):
-        module.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Spawned})  # type: ignore[assignment]
-    main.seldom_collected = lambda: nullcontext(lambda: None)  # type: ignore[assignment]
-    main.gc = SimpleNamespace(**{**vars(gc), "unfreeze": lambda: None})  # type: ignore[assignment]
-    compiling.Inspection = _inspected  # type: ignore[assignment,misc]
+    _patch_whole_suite()
     if has := config.getoption("--bf16"):
         os.environ[sitecustomize.VARIABLE] = has
     if config.getoption("-m") == "long":
         settings.load_profile("long")
+
+
+def _patch_whole_suite() -> None:
+    """Replace what costs a short training more than its iterations."""
+    # An interpreter that imports torch takes seconds: trainings and hooks' processes are forked off a server.
+    for module in (launch, hook_process):
+        module.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Spawned})  # type: ignore[assignment]
+    # What `pytest_runtest_setup` has frozen stays frozen: a training would unfreeze it at its end,
+    main.seldom_collected = lambda: nullcontext(lambda: None)  # type: ignore[assignment]
+    # and when it is built anew to go back to a checkpoint.
+    main.gc = SimpleNamespace(**{**vars(gc), "unfreeze": lambda: None})  # type: ignore[assignment]
+    # The source of each built-in hook would be parsed anew for each pipeline: a tenth of a short training.
+    compiling.Inspection = _inspected  # type: ignore[assignment,misc]
+    # Each of thousands of runs would start git; those in a process of their own do.
+    code_recorder.CodeRecorder._ask_git = lambda recorder: None  # type: ignore[method-assign]
 
 
 @pytest.fixture(params=["on", "off"])
@@ -124,7 +138,7 @@ _inspected_once = cache(Inspection)
 
 
 def _inspected(hook: Any, points: Points) -> Inspection:
-    """Inspect a built-in hook once: that is a tenth of a short training."""
+    """Inspect a built-in hook once, and any other each time."""
     built_in = points is POINTS and str(getattr(hook, "__module__", "")).startswith("hookflow.")
     return (_inspected_once if built_in else Inspection)(hook, points)
 
@@ -164,7 +178,7 @@ def make_run(folder: Path, *overrides: str, swap: tuple[str, str] | None = None,
 
 def train_toy(folder: Path, *overrides: str, **options: Any) -> RunDir:
     """Train the toy pipeline, or another one, in this process, below a folder; handlers of signals are put back."""
-    from hookflow.runner.process.main import train
+    from hookflow.runner.attempt.main import train
 
     run_dir = make_run(folder, *overrides, **options)
     with handlers_put_back():
@@ -194,7 +208,7 @@ def refusal(*overrides: str) -> Problem:
 
 @pytest.fixture(autouse=True)
 def _nothing_masked() -> Iterator[None]:
-    """Forget what the pipelines of a test have taken from the environment."""
+    """Forget what the pipelines of a test have taken from the environment: it is masked in the whole process."""
     yield
     text.unmask([*text._values])
 
@@ -203,7 +217,7 @@ def _nothing_masked() -> Iterator[None]:
 def train_here() -> Iterator[Callable[..., int]]:
     """Train a run in this process and return its exit code; signal handlers are put back afterwards."""
 
-    from hookflow.runner.process.main import train
+    from hookflow.runner.attempt.main import train
 
     with handlers_put_back():
         yield train
@@ -212,7 +226,7 @@ def train_here() -> Iterator[Callable[..., int]]:
 def strikes(tmp_path: Path, number: int, *places: tuple[str, int], times: int = 1) -> list[str]:
     """Return overrides for hooks that send their own process a signal at these points and iterations, once each."""
     return [
-        f'hooks.strike{k}={{use="tests.watchers:Interrupts", points=["{point}"], '
+        f'hooks.strike{k}={{use="tests.support.common_hooks:Interrupts", points=["{point}"], '
         f'args={{mark="{tmp_path / f"mark{k}"}", at={at}, number={number}, times={times}}}}}'
         for k, (point, at) in enumerate(places)
     ]
@@ -252,10 +266,10 @@ def trained(new_run: NewRun, train_here: Train) -> Trained:
 @pytest.fixture
 def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing depend on how long a disk takes: what is saved at a boundary is on the disk by the next one."""
-    from hookflow.runner.checkpoint import manager
-    from hookflow.runner.checkpoint.manager import Saving, begin
+    from hookflow.runner.state import checkpoint_manager as manager
+    from hookflow.runner.state.checkpoint_manager import PendingCheckpoint, begin
 
-    def begin_and_wait(saving: Saving, *how: Any) -> None:
+    def begin_and_wait(saving: PendingCheckpoint, *how: Any) -> None:
         begin(saving, *how)
         assert saving.thread is not None
         saving.thread.join()

@@ -11,7 +11,7 @@ import networkx as nx
 
 from tests.conftest import TOY
 from tests.monitor.fake_run import make
-from tests.test_size import ROOT, trees
+from tests.support.package_source import ROOT, trees
 
 
 def imported(name: str, file: Path, tree: ast.Module, there: Container[str]) -> Iterator[str]:
@@ -50,14 +50,23 @@ def test_what_names_commands_checks_and_reads_imports_nothing_heavy(tmp_path: Pa
     commands = "import hookflow.cli.control, hookflow.cli.runs, hookflow.service.runs, hookflow.monitor"
     for steps in (
         {
-            "import hookflow; dir(hookflow)": {"torch", "pydantic", "textual", "rich", "numpy", "hookflow.api"},
-            f"hookflow.load({str(TOY)!r}).check()": {"torch", "textual"},
+            "import hookflow; dir(hookflow)": {
+                "torch",
+                "pydantic",
+                "textual",
+                "rich",
+                "numpy",
+                "hookflow.api",
+                "hookflow.adapters",
+            },
+            f"hookflow.load({str(TOY)!r}).check()": {"torch", "textual", "hookflow.adapters"},
             f"run = hookflow.load_run({str(run.path)!r}); {read}": {"torch", "textual"},
         },
         {
             commands: {"torch", "textual", "networkx", "pynvml"},
             "import hookflow.monitor.app": {"torch", "networkx", "hookflow.runner"},
         },
+        {"import hookflow.runner.attempt.main, hookflow.runner.attempt.attempt": {"networkx"}},
     ):
         code = "".join(f"{step}\nprint(*{heavy} & sys.modules.keys())\n" for step, heavy in steps.items())
         process = [sys.executable, "-c", f"import sys\n{code}"]

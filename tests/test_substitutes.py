@@ -7,11 +7,11 @@ import pytest
 from rich.cells import cell_len
 
 from hookflow import text
-from hookflow.monitor.layout import screen, visible
+from hookflow.events.rundir import RunDir
 from hookflow.text import ASCII, SUBSTITUTES, substitute, substitute_on
-from tests.golden_files import check_golden
-from tests.monitor.conftest import At, scene  # noqa: F401  # a fixture
-from tests.test_size import trees
+from tests.monitor.fake_run import make
+from tests.monitor.shown import shown
+from tests.support.package_source import trees
 
 WIDER = {"≥", "≤", "±"}
 
@@ -26,13 +26,19 @@ def test_every_character_that_the_package_prints_has_a_substitute_as_wide() -> N
     assert {each for each in every if len(substitute(each)) != cell_len(each)} == WIDER
 
 
-@pytest.mark.parametrize(("width", "height"), [(60, 15), (80, 24), (120, 40), (200, 60)])
-def test_the_dashboard_in_ascii(scene: At, width: int, height: int) -> None:  # noqa: F811
-    shown = scene()
-    shown.visible = visible(width, height)
-    rows = [strip.text.encode("ascii", ASCII).decode("ascii") for strip in screen(shown, width, height)]
-    assert {len(row) for row in rows} == {width}
-    check_golden(f"monitor/ascii-{width}x{height}.txt", "".join(f"{row.rstrip()}\n" for row in rows))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A run that has finished."""
+    return make(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.mark.parametrize("size", [(60, 15), (120, 40)])
+@pytest.mark.parametrize("keys", ["1o", "2", "3", "4", "5", "6", "7", "i", "?"])
+def test_the_dashboard_in_ascii(run: RunDir, keys: str, size: tuple[int, int]) -> None:
+    for row in shown(run, *keys, size=size).splitlines():
+        in_ascii = row.encode("ascii", ASCII).decode("ascii")
+        assert len(in_ascii) == len(row) <= size[0]
+        assert in_ascii.count("?") == row.count("?"), row
 
 
 def test_unknown_characters_take_their_cells() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.plan import Plan
@@ -15,6 +15,10 @@ from hookflow.pipeline.source_map import as_toml, split_key
 from hookflow.pipeline.use import Objects, objects_in_use
 from hookflow.service.findings import Findings
 from hookflow.service.pipelines import read_pipeline, valid_plan
+from hookflow.sweep.sweep import check_sweep
+
+if TYPE_CHECKING:
+    import networkx
 
 
 def load(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> "Pipeline":
@@ -25,7 +29,10 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[
     """
     objects = Objects()
     message = [_override(key, value, objects) for key, value in (overrides or {}).items()]
-    tables = objects.replace(source) if isinstance(source, Mapping) else Path(source)
+    if isinstance(source, Mapping):
+        tables = objects.replace(source)
+    else:
+        tables = Path(source)
     with objects_in_use(objects):
         return Pipeline(read_pipeline(tables, message), objects)
 
@@ -56,12 +63,21 @@ class Pipeline:
         with self.in_use():
             return valid_plan(self.loaded)
 
+    def graph(self, point: str | None = None, *, dropped: bool = False) -> "networkx.MultiDiGraph":
+        """Return the graph of the hooks at a point, or at all points: see `Plan.graph` for what it holds.
+
+        With `dropped` it has the data flows that gave way, too. Raises UserError for an unknown point, and with
+        everything that is wrong with the hooks.
+        """
+        return self.plan.graph(point, dropped=dropped)
+
     def check(self) -> list[Problem]:
         """Do what `hookflow check` does: raise UserError with everything that is wrong, or return all that is doubtful.
 
         That is what the command prints: warnings, ambiguous orders, data flow that gave way to edges, and notes.
         """
         with self.in_use():
+            check_sweep(self.loaded)
             return Findings.of(self.loaded, self.plan).problems
 
     @contextmanager

@@ -22,11 +22,13 @@ from hookflow.events.reading import read_regular
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.index import Index, Row
-from hookflow.monitor.selection import curve_svg, html_of, html_table, select
-from hookflow.monitor.summary import metric_rows, read_overview
+from hookflow.monitor.selection import select
+from hookflow.monitor.summary import metric_rows, read_run_summary
 from hookflow.pipeline.source_map import as_toml
+from hookflow.report.notebook import curve_svg, html_of, html_table
+from hookflow.rerun.comparison import NumberMismatch
 from hookflow.runner.checkpoint.manifest import (
-    APART,
+    NON_RESUMABLE_PREFIXES,
     WEIGHTS,
     DamagedError,
     damage,
@@ -35,7 +37,6 @@ from hookflow.runner.checkpoint.manifest import (
     names_by_checkpoint,
     read_manifest,
 )
-from hookflow.service.rerun import Unlike
 from hookflow.service.runs import LATEST, ScalarRow, find_run, recorded_plan, scalars
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class RecordedRun:
 
         A run that a hook has ended before its last iteration is "finished", too; its reason says so.
         """
-        return read_overview(self._run_dir, time.time()).health.condition
+        return read_run_summary(self._run_dir, time.time()).health.condition
 
     @property
     def config(self) -> dict[str, Any]:
@@ -121,7 +122,7 @@ class RecordedRun:
     @property
     def best(self) -> dict[str, float]:
         """The best value of each metric, where more or less of it is known to be better: {"accuracy": 0.93}."""
-        best = read_overview(self._run_dir, time.time()).state.metrics.best
+        best = read_run_summary(self._run_dir, time.time()).state.metrics.best
         return {name: record.value for name, record in best.items()}
 
     @property
@@ -132,11 +133,13 @@ class RecordedRun:
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
         """Metrics of the latest validation and test: {"val": {"accuracy": 0.93}}. Earlier ones are in `scalars`."""
-        result: dict[str, dict[str, float]] = {}
+        latest: dict[str, dict[str, float]] = {}
         for record in event_log(self._run_dir.events).read_all():
-            if record["k"] == "metrics":
-                result[record["split"]] = {name: float(value) for name, value in record["v"].items()}
-        return result
+            if record["k"] != "metrics":
+                continue
+            split = record["split"]
+            latest[split] = {name: float(value) for name, value in record["v"].items()}
+        return latest
 
     def scalars(self, *names: str) -> dict[str, list[Any]]:
         """Return the logged numbers (those of `names`, if any are given) as columns that `pandas.DataFrame` takes.
@@ -145,15 +148,26 @@ class RecordedRun:
         "val/accuracy". Of iterations that were trained again after a resume, the later attempt counts. Raises UserError
         for names that nothing was ever logged by.
         """
-        every = scalars(self._run_dir)
-        logged = dict.fromkeys(row.name for row in every)
-        if unknown := [name for name in names if name not in logged]:
-            message = f"the run {self.id} has never logged"
-            metric = {full.rpartition("/")[2]: f'did you mean "{full}"?' for full in reversed(logged)}
-            hints = {name: metric.get(name) or nearest_or_all(name, logged) for name in unknown}
-            raise UserError(Problem(f'{message} "{name}"', hint=hint) for name, hint in hints.items())
-        rows = [row for row in every if not names or row.name in names]
-        return {column: [getattr(row, column) for row in rows] for column in ScalarRow._fields}
+        rows = scalars(self._run_dir)
+        logged = list(dict.fromkeys(row.name for row in rows))
+        unknown = [name for name in names if name not in logged]
+        if unknown:
+            raise UserError(self._never_logged(name, logged) for name in unknown)
+        if names:
+            rows = [row for row in rows if row.name in names]
+        columns = {}
+        for column in ScalarRow._fields:
+            columns[column] = [getattr(row, column) for row in rows]
+        return columns
+
+    def _never_logged(self, name: str, logged: Sequence[str]) -> Problem:
+        """Return what is wrong with a name that was never logged; "accuracy" may be meant for "val/accuracy"."""
+        hint = nearest_or_all(name, logged)
+        for logged_name in logged:
+            if logged_name.rpartition("/")[2] == name:
+                hint = f'did you mean "{logged_name}"?'
+                break
+        return Problem(f'the run {self.id} has never logged "{name}"', hint=hint)
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -163,24 +177,36 @@ class RecordedRun:
     def _saved(self, *prefixes: str) -> list[Checkpoint]:
         folder = self._run_dir.checkpoints
         names = names_by_checkpoint(folder)
-        result = []
-        paths = (path for prefix in prefixes for path in list_checkpoints(folder, prefix))
-        for path in sorted(paths, key=iteration_of, reverse=True):
+        paths: list[Path] = []
+        for prefix in prefixes:
+            paths += list_checkpoints(folder, prefix)
+        paths.sort(key=iteration_of, reverse=True)
+        saved = []
+        for path in paths:
             try:
                 manifest = read_manifest(path)
             except DamagedError:
                 continue
-            metrics = manifest.get("metrics") or {}
-            result.append(Checkpoint(path, manifest["it"], manifest["ep"], tuple(names.get(path, ())), metrics))
-        return result
+            checkpoint = Checkpoint(
+                path,
+                iter=manifest["it"],
+                epoch=manifest["ep"],
+                names=tuple(names.get(path, ())),
+                metrics=manifest.get("metrics") or {},
+            )
+            saved.append(checkpoint)
+        return saved
 
     def checkpoint(self, name: str = "last") -> Checkpoint:
         """Return the checkpoint of a name: "last", "best", or that of its folder. Raises UserError if there is none."""
-        there = {known: item for item in self._saved("", *APART) for known in (*item.names, item.path.name)}
-        if name not in there:
-            hint = nearest_or_all(name, there)
+        by_name = {}
+        for saved in self._saved("", *NON_RESUMABLE_PREFIXES):
+            for saved_name in (*saved.names, saved.path.name):
+                by_name[saved_name] = saved
+        if name not in by_name:
+            hint = nearest_or_all(name, by_name)
             raise UserError(Problem(f'the run {self.id} has no checkpoint "{name}"', hint=hint))
-        return there[name]
+        return by_name[name]
 
     def rerun(
         self,
@@ -197,22 +223,36 @@ class RecordedRun:
         `hookflow rerun`. Raises UserError as that command does.
         """
         command = [sys.executable, "-m", "hookflow", "rerun", str(self.dir), f"--at={at}", f"--for={iters}"]
-        command += [f"--with={use}" for use in with_] + [f"--without={name}" for name in without]
-        command += [f"--set={key}={as_toml(value)}" for key, value in (overrides or {}).items()]
+        command += [f"--with={use}" for use in with_]
+        command += [f"--without={name}" for name in without]
+        for key, value in (overrides or {}).items():
+            command.append(f"--set={key}={as_toml(value)}")
         done = subprocess.run([*command, "--format=json"], capture_output=True, text=True, check=False)
         if done.returncode > 1:
             raise UserError(Problem(done.stderr.strip() or f"the rerun has ended with exit code {done.returncode}"))
         result = json.loads(done.stdout)
-        more = {name: {int(it): value for it, value in its.items()} for name, its in result["more"].items()}
-        unlike = [Unlike(**each) for each in result["unlike"]]
-        return Rerun(RecordedRun(RunDir(Path(result["rerun"]))), unlike, result["causes"], result["compared"], more)
+        more = {}
+        for name, values in result["more"].items():
+            more[name] = {int(iteration): value for iteration, value in values.items()}
+        return Rerun(
+            run=RecordedRun(RunDir(Path(result["rerun"]))),
+            unlike=[NumberMismatch(**mismatch) for mismatch in result["unlike"]],
+            causes=result["causes"],
+            compared=result["compared"],
+            more=more,
+            left_out=result["left_out"],
+        )
 
     def _repr_html_(self) -> str:
-        seen = read_overview(self._run_dir, time.time())
-        points = seen.state.metrics.by_name
-        lines = [[*map(escape, row), curve_svg([y for _, y in points[row[0]]])] for row in metric_rows(seen.state)]
-        table = html_of(("metric", "last", "best", "at epoch", "iteration", "curve"), lines)
-        return f"<p>{escape(f'{self.name} {self.id}: {seen.health.condition}')}</p>{table}"
+        summary = read_run_summary(self._run_dir, time.time())
+        points = summary.state.metrics.by_name
+        rows = []
+        for cells in metric_rows(summary.state):
+            values = [value for _, value in points[cells[0]]]
+            rows.append([*map(escape, cells), curve_svg(values)])
+        table = html_of(("metric", "last", "best", "at epoch", "iteration", "curve"), rows)
+        title = escape(f"{self.name} {self.id}: {summary.health.condition}")
+        return f"<p>{title}</p>{table}"
 
     def __repr__(self) -> str:
         return f"<Run {self.name} {self.id}: {self.status}>"
@@ -223,13 +263,15 @@ class Rerun:
     """Iterations that were done again: the run of their own, and what differs from the recording."""
 
     run: RecordedRun
-    unlike: Sequence[Unlike]
+    unlike: Sequence[NumberMismatch]
     """The numbers that are not the recorded ones to the bit, the first one first."""
     causes: Sequence[str]
     compared: int
     """How many numbers were held against the recording."""
     more: Mapping[str, Mapping[int, float]]
     """Numbers beyond the recording, as those of hooks that watched, by name and iteration."""
+    left_out: Sequence[str]
+    """Hooks of the run that were left out, since they write outside its folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,14 +296,18 @@ class Checkpoint:
         """
         from hookflow.hooks.checkpoint_files import averages_in, frozen_in, read_weights, state_key, with_frozen
 
-        if wrong := damage(self.path):
+        wrong = damage(self.path)
+        if wrong:
             raise UserError(Problem(f"checkpoint {short(self.path)} cannot be used: {wrong}"))
         key = state_key("model", name or "model")
-        averages = averages_in(self.path) if name is None else []
+        averages = []
+        if name is None:
+            averages = averages_in(self.path)
         if averages:
             ways = [f'load_into(model, "{average.removeprefix("model_")}")' for average in averages]
             message = "these are the trained weights, and the metrics of the checkpoint are of an average of them"
             hint = f'{" or ".join(ways)} loads the average, load_into(model, "model") the trained ones'
             warnings.warn(f"{message}: {hint}", stacklevel=2)
-        model.load_state_dict(with_frozen(read_weights(self.path, key), frozen_in(self.path, key), model))
+        weights = read_weights(self.path, key)
+        model.load_state_dict(with_frozen(weights, frozen_in(self.path, key), model))
         return model

@@ -25,7 +25,7 @@ from hookflow.api.recorded import RecordedRun
 from hookflow.errors import Problem, TrainingTerminatedError, UserError, nearest_or_all
 from hookflow.events.run_lock import exit_code, release
 from hookflow.events.rundir import RunDir, short
-from hookflow.monitor import plain
+from hookflow.monitor import plain, progress_bars
 from hookflow.monitor.feed import Live, follow_records
 from hookflow.monitor.health import judge
 from hookflow.monitor.summary import metrics_table
@@ -71,13 +71,20 @@ def train(
         follow = partial(_follow_in_notebook, run_dir)
     elif ui != "none":
         substitute_on(sys.stdout)
-        shown = plain.follow_json if ui == "json" else plain.follow
+        if ui == "json":
+            shown = plain.follow_json
+        else:
+            shown = plain.follow
         follow = lambda child_exit: shown(run_dir, sys.stdout, child_exit=child_exit)  # noqa: E731
     with handlers_put_back():
         try:
-            code = _in_its_own(run_dir, follow) if process else _here(pipeline, run_dir, follow)
+            if process:
+                code = _in_its_own(run_dir, follow)
+            else:
+                code = _here(pipeline, run_dir, follow)
         finally:
-            if unsent := finish_notifying(run_dir):
+            unsent = finish_notifying(run_dir)
+            if unsent:
                 warnings.warn(unsent, stacklevel=2)
     _raise_failure(run_dir, code, resumable=not pipeline.objects)
     return RecordedRun(run_dir)
@@ -96,7 +103,7 @@ def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
 
 def _here(pipeline: Pipeline, run_dir: RunDir, follow: Follow | None) -> int:
     """Train in this process and return the exit code. Raises what ends the training."""
-    from hookflow.runner.process.main import collect_garbage, train
+    from hookflow.runner.attempt.main import collect_garbage, train
 
     locks = claim(run_dir)
     start_notifying(run_dir, os.getpid(), time.time())
@@ -114,11 +121,14 @@ def _shown_beside(follow: Follow | None) -> Iterator[None]:
     if follow is None:
         yield
         return
-    looking, over = threading.Event(), threading.Event()
+    looking = threading.Event()
+    over = threading.Event()
 
     def child_exit() -> int | None:
         looking.set()  # it is first asked when all is read that earlier attempts have left
-        return 0 if over.is_set() else None
+        if over.is_set():
+            return 0
+        return None
 
     def show() -> None:
         try:
@@ -159,7 +169,10 @@ def _raise_failure(run_dir: RunDir, code: int, *, resumable: bool) -> None:
         return
     reason = failure_report(run_dir)
     run = short(run_dir.path)
-    follows = f"resume it with: hookflow run --resume {run}" if resumable else f"hookflow.load_run({str(run)!r})"
+    if resumable:
+        follows = f"resume it with: hookflow run --resume {run}"
+    else:
+        follows = f"hookflow.load_run({str(run)!r})"
     if code == 130:
         raise KeyboardInterrupt(f"{reason}; {follows}")
     if code == 143:
@@ -181,7 +194,8 @@ def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -
     display: Callable[..., Any] = import_module("IPython.display").display  # it is there, in a notebook
 
     live = Live(run_dir)
-    shown, at = display(_bars(run_dir, live), display_id=True), 0.0
+    shown = display(_bars(run_dir, live), display_id=True)
+    at = 0.0
 
     def draw(over: bool) -> None:
         nonlocal at
@@ -192,9 +206,11 @@ def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -
     code = follow_records(run_dir, live, lambda record: draw(False), child_exit, draw)
     draw(True)
     state = live.state
-    if table := metrics_table(state, state.scalars):
+    table = metrics_table(state, state.scalars)
+    if table:
         title = f"{run_dir.path.parent.name} {run_dir.id}: {counted(state.it, 'iteration')} in {span(state.elapsed)}"
-        table.title, table.title_justify = Text(printable(title)), "left"
+        table.title = Text(printable(title))
+        table.title_justify = "left"
         display(table)
     return code
 
@@ -205,6 +221,7 @@ def _bars(run_dir: RunDir, live: Live) -> Table:
     facts = [f"{run_dir.path.parent.name}: {judge(run_dir, state, time.time()).condition}"]
     metrics = state.metrics.by_name.items()
     facts += [f"val {name} {number(values[-1][1])}" for name, values in metrics if " " not in name]
-    table = plain.drawn([*plain.bars(state)], WIDTH)
-    table.title, table.title_justify = Text(printable("  ".join(facts))), "left"
+    table = progress_bars.bars_table([*progress_bars.progress_bars(state)], WIDTH)
+    table.title = Text(printable("  ".join(facts)))
+    table.title_justify = "left"
     return table

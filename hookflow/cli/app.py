@@ -8,13 +8,14 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from hookflow.cli.output import FULL, echo, echo_error
+from hookflow.cli.output import FULL_DISK_ERRORS, echo, echo_error
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import drop_unprinted, print_error, printable, substitute_on
 from hookflow.version import __version__
@@ -43,37 +44,75 @@ def _quoted() -> Iterator[None]:
         raise
 
 
-TRAIN = (
-    *("new.new", "run.run", "run.fork", "rerun.rerun", "sweep.sweep", "control.ctl", "control.stop"),
-    *("evaluate.val", "evaluate.test", "evaluate.predict"),
+TRAINING_COMMANDS = (
+    "new.new",
+    "run.run",
+    "run.fork",
+    "rerun.rerun",
+    "sweep.sweep",
+    "control.ctl",
+    "control.stop",
+    "evaluate.val",
+    "evaluate.test",
+    "evaluate.predict",
 )
-RUNS = (
-    *("runs.runs", "compare.compare", "control.watch", "control.now", "show.show", "runs.tag", "runs.rm"),
-    *("checkpoints.prune", "export.export", "checkpoints.checkpoints"),
+RUN_COMMANDS = (
+    "runs.runs",
+    "compare.compare",
+    "control.watch",
+    "control.now",
+    "show.show",
+    "runs.tag",
+    "runs.rm",
+    "checkpoints.prune",
+    "export.export",
+    "checkpoints.checkpoints",
 )
-COMMANDS = {
-    "Train": TRAIN,
+COMMANDS_BY_PANEL = {
+    "Train": TRAINING_COMMANDS,
     "The graph of a pipeline": ("check.check", "graph.graph", "why.why", "explain.explain"),
-    "Runs": RUNS,
+    "Runs": RUN_COMMANDS,
 }
 """Modules and functions of the commands, by the panel of `--help`; a command is called as its function is."""
-PLACES = {place.split(".")[1]: (panel, place) for panel, places in COMMANDS.items() for place in places}
+
+
+@dataclass(frozen=True, slots=True)
+class CommandPlace:
+    """Where a command is: its panel of `--help`, its module in `hookflow.cli`, and its function."""
+
+    panel: str
+    module: str
+    function: str
+
+
+def _find_places() -> dict[str, CommandPlace]:
+    places = {}
+    for panel, commands in COMMANDS_BY_PANEL.items():
+        for command in commands:
+            module, function = command.split(".")
+            places[function] = CommandPlace(panel, module, function)
+    return places
+
+
+PLACES = _find_places()
+"""The place of each command by its name."""
 
 
 def function_of(command: str) -> Callable[..., Any]:
-    module, name = PLACES[command][1].split(".")
-    result: Callable[..., Any] = getattr(import_module(f"hookflow.cli.{module}"), name)
+    place = PLACES[command]
+    module = import_module(f"hookflow.cli.{place.module}")
+    result: Callable[..., Any] = getattr(module, place.function)
     return result
 
 
-class OnDemand(Mapping[str, Any]):
+class LazyCommands(Mapping[str, Any]):
     """The commands by name, each made at its first use."""
 
     def __getitem__(self, name: str) -> Any:
-        panel, _ = PLACES[name]
-        alone = typer.Typer(add_completion=False, **SETTINGS)
-        alone.command(name, rich_help_panel=panel)(function_of(name))
-        return typer.main.get_command(alone)
+        app_of_command = typer.Typer(add_completion=False, **SETTINGS)
+        register = app_of_command.command(name, rich_help_panel=PLACES[name].panel)
+        register(function_of(name))
+        return typer.main.get_command(app_of_command)
 
     def __iter__(self) -> Iterator[str]:
         return iter(PLACES)
@@ -82,11 +121,11 @@ class OnDemand(Mapping[str, Any]):
         return len(PLACES)
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """The commands. Messages about a command line quote it without control characters."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings | {"commands": OnDemand()})
+        super().__init__(**settings | {"commands": LazyCommands()})
 
     make_context = _quoted()(TyperGroup.make_context)
     invoke = _quoted()(TyperGroup.invoke)
@@ -98,7 +137,7 @@ SETTINGS: Mapping[str, Any] = {
     "rich_markup_mode": "markdown",
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
-app = typer.Typer(cls=Commands, help=HELP, no_args_is_help=True, **SETTINGS)
+app = typer.Typer(cls=CommandGroup, help=HELP, no_args_is_help=True, **SETTINGS)
 
 
 def _print_version(wanted: bool) -> None:
@@ -118,9 +157,20 @@ def options(
     """Take the options that stand before a command."""
 
 
-REFUSED = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO),
-    *(errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ENODEV, errno.EHOSTDOWN, errno.ETIMEDOUT),
+ACCESS_ERRORS = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENXIO,
+    errno.EIO,
+    errno.ENOTCONN,
+    errno.ESTALE,
+    errno.ENODEV,
+    errno.EHOSTDOWN,
+    errno.ETIMEDOUT,
 )
 """Errors of the system that are printed without a traceback.
 
@@ -142,10 +192,10 @@ def main() -> None:
         echo_error(error)
         raise SystemExit(2) from None
     except OSError as error:
-        if error.errno in REFUSED and error.filename is not None:
+        if error.errno in ACCESS_ERRORS and error.filename is not None:
             echo_error(UserError(Problem(str(error.strerror), Where(os.path.relpath(os.fsdecode(error.filename))))))
             raise SystemExit(2) from None
-        if error.errno not in (*FULL, errno.EPIPE):
+        if error.errno not in (*FULL_DISK_ERRORS, errno.EPIPE):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would fail once more, at the exit
         if error.errno == errno.EPIPE:  # the reader has gone, as after `| head`

@@ -2,9 +2,10 @@
 
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,25 +13,28 @@ from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json, exits_after_traceback, warn_of
 from hookflow.errors import Problem, UserError
 from hookflow.numbers import size
+from hookflow.text import print_error
 
 if TYPE_CHECKING:
+    from hookflow.cli.observe_report import ObservationReport
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
+    from hookflow.service.findings import Findings
 
 
-OBSERVE = "Train a few iterations, and report what each hook reads and writes without declaring it."
-WRITE = "With --observe: add the missing declarations to the file."
-COMMUTE = "Fire every pair of unordered hooks both ways, in short runs, to see whether their order matters."
-OFFLOAD = "Report which hooks may fire beside the training, and what keeps the others."
+OBSERVE_HELP = "Train a few iterations, and report what each hook reads and writes without declaring it."
+WRITE_HELP = "With --observe: add the missing declarations to the file."
+COMMUTE_HELP = "Fire every pair of unordered hooks both ways, in short runs, to see whether their order matters."
+OFFLOAD_HELP = "Report which hooks may fire beside the training, and what keeps the others."
 
 
 def check(
     pipeline: options.PipelineFile,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on a warning or an ambiguous order.")] = False,
-    observe: Annotated[bool, typer.Option("--observe", help=OBSERVE)] = False,
-    write: Annotated[bool, typer.Option("--write", help=WRITE)] = False,
-    commute: Annotated[bool, typer.Option("--commute", help=COMMUTE)] = False,
-    offload: Annotated[bool, typer.Option("--offload", help=OFFLOAD)] = False,
+    observe: Annotated[bool, typer.Option("--observe", help=OBSERVE_HELP)] = False,
+    write: Annotated[bool, typer.Option("--write", help=WRITE_HELP)] = False,
+    commute: Annotated[bool, typer.Option("--commute", help=COMMUTE_HELP)] = False,
+    offload: Annotated[bool, typer.Option("--offload", help=OFFLOAD_HELP)] = False,
     format_: options.FormatOption = "text",
     set_: options.Overrides = None,
     without: options.Without = None,
@@ -62,53 +66,125 @@ def check(
     Exits with 0 if the pipeline is valid and with 2 if it is not; with `--strict`, with 1 if it has warnings, an
     ambiguous order, or a pair that differs.
     """
+    as_json = format_ == "json"
+    trains = observe or commute
     if write and not observe:
         raise UserError(Problem("--write needs --observe: what is missing is what was seen"))
-    if format_ == "json" and (observe or commute):
+    if as_json and trains:
         raise UserError(Problem("--format json is for editors, and --observe and --commute report in text"))
-    if no_import and (observe or commute):
+    if no_import and trains:
         raise UserError(Problem("--no-import runs nothing, --observe and --commute do"))
-    from hookflow.service.findings import Findings, offloading
     from hookflow.service.pipelines import read_pipeline, valid_plan
 
-    seen = None
     try:
         loaded = read_pipeline(pipeline, set_ or (), without=without or (), only=only or (), imports=not no_import)
         plan = valid_plan(loaded, shuffle=shuffle, imports=not no_import)
-        if observe:
-            from hookflow.cli.observe_report import Report
-            from hookflow.graph.observation import with_observed
-
-            seen = Report.of(loaded, plan)
-            plan = with_observed(plan, seen.observed.seen)  # each pair is judged by what its hooks were seen to touch
-        findings = Findings.of(loaded, plan, imports=not no_import)
-        if commute:
-            from hookflow.trials.commute import commute as fire_both_ways
-
-            with exits_after_traceback():
-                commuted = fire_both_ways(loaded, plan, loaded.source.parent, warn_of)
-            findings = replace(findings, commuted=commuted)
+        result = _check_pipeline(loaded, plan, observe=observe, commute=commute, imports=not no_import)
     except UserError as error:
-        if format_ == "text":
+        if not as_json:
             raise
         echo_json({"file": str(pipeline), "valid": False, "problems": error.to_json()})
         raise typer.Exit(2) from None
-    beside, tried = offloading(loaded, plan, imports=not no_import) if offload else ({}, plan)
-    if format_ == "json":
-        echo_json(findings.to_json() | ({"offload": beside} if offload else {}))
+    if as_json:
+        echo_json(_json_report(result, offload=offload, imports=not no_import))
     else:
-        width = shutil.get_terminal_size().columns
-        lines = [*findings.lines(width), *(seen.lines(findings.ambiguous, width, written=write) if seen else ())]
-        if offload:
-            copied = {} if no_import else _copies(loaded, tried)
-            rows = [(hook, copied.get(hook, ""), state) for hook, state in beside.items()]
-            lines += ["", *columns([("hook", "copies", "beside the training"), *rows], "  ", width)]
-        echo("\n".join(lines))
-    if seen and write:
-        for line in seen.write():
+        echo("\n".join(_text_report(result, offload=offload, written=write, imports=not no_import)))
+    if write and result.observed is not None:
+        for line in result.observed.write():
             echo(line)
-    if strict and (findings.doubtful or (seen and seen.doubtful)):
+    if strict and result.is_doubtful():
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What was found in a pipeline, and what its hooks were seen to touch where a short run has watched them."""
+
+    findings: "Findings"
+    observed: "ObservationReport | None"
+
+    def is_doubtful(self) -> bool:
+        """Return whether there are warnings, ambiguous pairs, or observed slots that are not declared."""
+        if self.findings.doubtful:
+            return True
+        return self.observed is not None and self.observed.doubtful
+
+
+def _check_pipeline(loaded: "Loaded", plan: "Plan", *, observe: bool, commute: bool, imports: bool) -> CheckResult:
+    """Return what is found in a pipeline whose plan is valid, after the short runs that are wanted.
+
+    Raises UserError where its sweep or its initial weights are wrong.
+    """
+    from hookflow.service.findings import Findings
+    from hookflow.sweep.sweep import check_sweep
+
+    observed = None
+    if observe:
+        from hookflow.cli.observe_report import ObservationReport
+        from hookflow.graph.observation import with_observed
+
+        observed = ObservationReport.of(loaded, plan)
+        plan = with_observed(plan, observed.observed.seen)  # each pair is judged by what its hooks were seen to touch
+    check_sweep(loaded, imports=imports)
+    if imports:
+        _check_initial_weights(loaded)
+    findings = Findings.of(loaded, plan, imports=imports)
+    if commute:
+        from hookflow.trials.commute import commute as fire_both_ways
+
+        with exits_after_traceback():
+            commuted = fire_both_ways(loaded, plan, loaded.source.parent, warn_of)
+        findings = replace(findings, commuted=commuted)
+    return CheckResult(findings, observed)
+
+
+def _check_initial_weights(loaded: "Loaded") -> None:
+    """Check that weights which models begin with fit them, and print what cannot be known. Raises UserError."""
+    if not any(model.begins_with for model in loaded.pipeline.models.values()):
+        return
+    from hookflow.runner.builder.initial_weights import check_fit
+
+    for line in check_fit(loaded, loaded.source.parent):
+        print_error(f"unknown: {line}")
+
+
+def _json_report(result: CheckResult, *, offload: bool, imports: bool) -> dict[str, Any]:
+    """Return the findings for editors, with the state of each hook's offloading where that is wanted."""
+    from hookflow.service.findings import offloading
+
+    findings = result.findings
+    report = findings.to_json()
+    if offload:
+        states, _ = offloading(findings.loaded, findings.plan, imports=imports)
+        report["offload"] = states
+    return report
+
+
+def _text_report(result: CheckResult, *, offload: bool, written: bool, imports: bool) -> list[str]:
+    """Return the lines of the report for a terminal."""
+    findings = result.findings
+    width = shutil.get_terminal_size().columns
+    lines = list(findings.lines(width))
+    if result.observed is not None:
+        lines += result.observed.lines(findings.ambiguous, width, written=written)
+    if offload:
+        lines.append("")
+        lines += _offload_table(findings.loaded, findings.plan, width, imports=imports)
+    return lines
+
+
+def _offload_table(loaded: "Loaded", plan: "Plan", width: int, *, imports: bool) -> Iterator[str]:
+    """Yield a row for each hook: the copies that its firings need, and whether it fires beside the training."""
+    from hookflow.service.findings import offloading
+
+    states, offloaded_plan = offloading(loaded, plan, imports=imports)
+    copies: dict[str, str] = {}
+    if imports:
+        copies = _copies(loaded, offloaded_plan)
+    rows = [("hook", "copies", "beside the training")]
+    for hook, state in states.items():
+        rows.append((hook, copies.get(hook, ""), state))
+    yield from columns(rows, "  ", width)
 
 
 def _copies(loaded: "Loaded", plan: "Plan") -> dict[str, str]:
@@ -118,5 +194,5 @@ def _copies(loaded: "Loaded", plan: "Plan") -> dict[str, str]:
     from hookflow.trials.temporary_run import copies_made
 
     with exits_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is not of the report
-        made = copies_made(loaded, plan, loaded.source.parent, warn_of)
-    return {hook: f"{size(held)} in {ms:.2g} ms" for hook, (held, ms) in made.items()}
+        copies = copies_made(loaded, plan, loaded.source.parent, warn_of)
+    return {hook: f"{size(num_bytes)} in {ms:.2g} ms" for hook, (num_bytes, ms) in copies.items()}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,9 +20,10 @@ from hookflow.numbers import age, counted, number, size
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
     from hookflow.monitor.state import RunState
+    from hookflow.service.saved_checkpoints import SavedCheckpoint
 
 
-HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state")
+HEADINGS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state")
 
 
 def checkpoints(
@@ -40,84 +41,80 @@ def checkpoints(
 
     Example: `hookflow checkpoints cifar --verify`
     """
-    from hookflow.events.rundir import short
-    from hookflow.monitor.summary import read_overview
-    from hookflow.runner.checkpoint.manifest import list_unfinished
     from hookflow.service.runs import find_run, has_checkpoint
+    from hookflow.service.saved_checkpoints import list_saved
 
     run_dir = find_run(run, dir, having=has_checkpoint)
-    folder = run_dir.checkpoints
-    result = saved(run_dir, verify=verify)
+    saved = list_saved(run_dir, verify=verify)
     if format_ == "json":
-        echo_json(result)
-    elif result:
-        state, whole = read_overview(run_dir, time.time()).state, "verified" if verify else "whole"
-        echo("\n".join(columns([HEADS, *(_row(item, state, whole) for item in result)])))
+        echo_json([asdict(checkpoint) for checkpoint in saved])
     else:
-        echo(f"no checkpoints in {short(folder)}")
-    if format_ == "text" and (unfinished := list_unfinished(folder)):
-        echo(f"{len(unfinished)} more not finished: being written now, or cleared away when the run goes on")
-    raise typer.Exit(1 if any(item["damage"] for item in result) else 0)
+        _print_checkpoints(run_dir, saved, "verified" if verify else "whole")
+    has_damage = any(checkpoint.damage for checkpoint in saved)
+    raise typer.Exit(1 if has_damage else 0)
 
 
-def saved(run: RunDir, *, verify: bool = False) -> list[dict[str, Any]]:
-    """Return the facts of each checkpoint of a run, the newest first, those that no run resumes from at the end.
-
-    Facts that a damaged manifest lacks are None.
-    """
+def _print_checkpoints(run: RunDir, saved: Sequence[SavedCheckpoint], whole: str) -> None:
+    """Print a table of checkpoints; `whole` is the word for one that is not damaged."""
     from hookflow.events.rundir import short
-    from hookflow.runner.checkpoint.manifest import (
-        DamagedError,
-        damage,
-        list_apart,
-        list_checkpoints,
-        names_by_checkpoint,
-        read_manifest,
-    )
+    from hookflow.monitor.summary import read_run_summary
+    from hookflow.runner.checkpoint.manifest import list_unfinished
 
-    names = names_by_checkpoint(run.checkpoints)
-    result = []
-    for path in (*list_checkpoints(run.checkpoints), *list_apart(run.checkpoints)):
-        try:
-            manifest = read_manifest(path)
-        except DamagedError:
-            manifest = {}
-        keys = ("it", "ep", "metrics", "metrics_it", "saved", "hookflow", "torch", "exception")
-        files = {name: entry["bytes"] for name, entry in manifest.get("files", {}).items()}
-        result.append(
-            {"path": str(short(path)), "names": names.get(path, []), **{key: manifest.get(key) for key in keys}}
-            | {"bytes": sum(files.values()) if files else None, "files": files}
-            | {"damage": damage(path, thorough=verify)}
-        )
-    return result
+    if saved:
+        state = read_run_summary(run, time.time()).state
+        rows = [_table_row(checkpoint, state, whole) for checkpoint in saved]
+        echo("\n".join(columns([HEADINGS, *rows])))
+    else:
+        echo(f"no checkpoints in {short(run.checkpoints)}")
+    unfinished = list_unfinished(run.checkpoints)
+    if unfinished:
+        echo(f"{len(unfinished)} more not finished: being written now, or cleared away when the run goes on")
 
 
-def _row(item: dict[str, Any], state: RunState, whole: str) -> tuple[str, ...]:
-    """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
-    metrics = " ".join(f"{name}={number(float(value))}" for name, value in (item["metrics"] or {}).items())
-    if metrics and item["metrics_it"] != item["it"]:
-        metrics += f" (of iteration {item['metrics_it']})"
-    condition = f"after {item['exception']}" if item["exception"] else whole
-    return (
-        Path(item["path"]).name,
-        ",".join(item["names"]) or "-",
-        "-" if item["it"] is None else str(item["it"]),
-        "-" if item["ep"] is None else str(state.epoch_of(item["it"], item["ep"])),
-        metrics or "-",
-        "-" if item["bytes"] is None else size(item["bytes"]),
-        "-" if item["saved"] is None else age(time.time() - item["saved"]),
-        f"unusable: {item['damage']}" if item["damage"] else condition,
-    )
+UNKNOWN_CELL = "-"
+"""A cell of which nothing is known, so that columns can be cut out in a pipe."""
+
+
+def _table_row(checkpoint: SavedCheckpoint, state: RunState, whole: str) -> tuple[str, ...]:
+    iteration = epoch = weight = saved_ago = UNKNOWN_CELL
+    if checkpoint.it is not None:
+        iteration = str(checkpoint.it)
+        if checkpoint.ep is not None:
+            epoch = str(state.epoch_of(checkpoint.it, checkpoint.ep))
+    if checkpoint.bytes is not None:
+        weight = size(checkpoint.bytes)
+    if checkpoint.saved is not None:
+        saved_ago = age(time.time() - checkpoint.saved)
+    names = ",".join(checkpoint.names) or UNKNOWN_CELL
+    condition = _state_cell(checkpoint, whole)
+    return checkpoint.name, names, iteration, epoch, _metrics_cell(checkpoint), weight, saved_ago, condition
+
+
+def _metrics_cell(checkpoint: SavedCheckpoint) -> str:
+    if not checkpoint.metrics:
+        return UNKNOWN_CELL
+    text = " ".join(f"{name}={number(float(value))}" for name, value in checkpoint.metrics.items())
+    if checkpoint.metrics_it != checkpoint.it:
+        text += f" (of iteration {checkpoint.metrics_it})"
+    return text
+
+
+def _state_cell(checkpoint: SavedCheckpoint, whole: str) -> str:
+    if checkpoint.damage:
+        return f"unusable: {checkpoint.damage}"
+    if checkpoint.exception:
+        return f"after {checkpoint.exception}"
+    return whole
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The checkpoints of a run that are deleted, with their bytes, and how many stay."""
+class PruningPlan:
+    """The checkpoints of a run that are deleted, their size in bytes, and how many stay."""
 
     run: RunDir
-    gone: Sequence[Path]
-    bytes: int
-    stay: int
+    deleted: Sequence[Path]
+    num_bytes: int
+    num_kept: int
 
 
 def prune(
@@ -140,45 +137,54 @@ def prune(
     """
     from hookflow.events.deletion import delete_checkpoints
 
-    chosen = _chosen(runs or [], filter_, dir)
-    begun_with = _begun_with({dir.absolute(), *(run.path.parent.parent for run in chosen)})
-    cuts = [_cut(run, begun_with.get(run.id), every) for run in chosen]
-    cuts = [cut for cut in cuts if cut.gone]
-    if not cuts:
+    chosen = _choose_runs(runs or [], filter_, dir)
+    begun_with = _checkpoints_of_forks({dir.absolute(), *(run.path.parent.parent for run in chosen)})
+    plans = []
+    for run in chosen:
+        plan = _plan_pruning(run, begun_with.get(run.id), every)
+        if plan.deleted:
+            plans.append(plan)
+    if not plans:
         echo(f"no checkpoint of {counted(len(chosen), 'run')} is to be deleted")
         return
-    heads = ("run", "name", "delete", "size", "stay")
-    lines = [(c.run.id, c.run.path.parent.name, f"{len(c.gone)}", size(c.bytes), f"{c.stay}") for c in cuts]
-    echo("\n".join(columns([heads, *lines])))
-    if not yes and not sys.stdin.isatty():
+    _print_plans(plans)
+    if not yes:
+        _confirm(plans)
+    for plan in plans:
+        delete_checkpoints(plan.run, plan.deleted)
+
+
+def _print_plans(plans: Sequence[PruningPlan]) -> None:
+    table: list[tuple[str, ...]] = [("run", "name", "delete", "size", "stay")]
+    for plan in plans:
+        name = plan.run.path.parent.name
+        table.append((plan.run.id, name, str(len(plan.deleted)), size(plan.num_bytes), str(plan.num_kept)))
+    echo("\n".join(columns(table)))
+
+
+def _confirm(plans: Sequence[PruningPlan]) -> None:
+    """Ask whether to delete; a no exits with 1. Raises UserError where nobody can be asked."""
+    if not sys.stdin.isatty():
         raise UserError(Problem("nobody can be asked here", Where("prune"), "add --yes to delete without a question"))
-    count = counted(sum(len(cut.gone) for cut in cuts), "checkpoint")
-    if not yes and not typer.confirm(f"Delete {count} ({size(sum(cut.bytes for cut in cuts))})?"):
+    count = counted(sum(len(plan.deleted) for plan in plans), "checkpoint")
+    total_size = size(sum(plan.num_bytes for plan in plans))
+    if not typer.confirm(f"Delete {count} ({total_size})?"):
         raise typer.Exit(1)
-    for cut in cuts:
-        delete_checkpoints(cut.run, cut.gone)
 
 
-def _chosen(names: Sequence[str], condition: str | None, root: Path) -> list[RunDir]:
+def _choose_runs(names: Sequence[str], condition: str | None, root: Path) -> list[RunDir]:
     """Return the runs that are meant, by their real paths: those that are over, and own their checkpoints.
 
     Others are left out with a line that says why. Raises UserError where such a run is named.
     """
-    from hookflow.events.deletion import checkpoint_owner
-    from hookflow.events.run_lock import is_locked
-    from hookflow.monitor.summary import read_overview
-
     chosen: list[RunDir] = []
     problems: list[Problem] = []
-    for run in _meant(names, condition, root):
-        owner = checkpoint_owner(run)
-        if owner != run:
-            message = f"the checkpoints of {run.id} belong to {owner.path}"
-            problems.append(Problem(message, Where("RUN"), "name that run to delete them"))
-        elif is_locked(run.path) or not read_overview(run, time.time()).health.over:
-            problems.append(Problem(f"the run {run.id} goes on", Where("RUN"), f"hookflow stop {run.id}"))
-        else:
+    for run in _find_runs(names, condition, root):
+        problem = _reason_to_keep(run)
+        if problem is None:
             chosen.append(run)
+        else:
+            problems.append(problem)
     if names and problems:
         raise UserError(problems)
     for problem in problems:
@@ -186,7 +192,22 @@ def _chosen(names: Sequence[str], condition: str | None, root: Path) -> list[Run
     return chosen
 
 
-def _meant(names: Sequence[str], condition: str | None, root: Path) -> list[RunDir]:
+def _reason_to_keep(run: RunDir) -> Problem | None:
+    """Return why the checkpoints of a run cannot be deleted, or None."""
+    from hookflow.events.deletion import checkpoint_owner
+    from hookflow.events.run_lock import is_locked
+    from hookflow.monitor.summary import read_run_summary
+
+    owner = checkpoint_owner(run)
+    if owner != run:
+        message = f"the checkpoints of {run.id} belong to {owner.path}"
+        return Problem(message, Where("RUN"), "name that run to delete them")
+    if is_locked(run.path) or not read_run_summary(run, time.time()).health.over:
+        return Problem(f"the run {run.id} goes on", Where("RUN"), f"hookflow stop {run.id}")
+    return None
+
+
+def _find_runs(names: Sequence[str], condition: str | None, root: Path) -> list[RunDir]:
     """Return the runs with these names that meet the condition, by their real paths; without names, all that do."""
     from hookflow.events.rundir import RunDir
     from hookflow.monitor.index import Index
@@ -202,32 +223,40 @@ def _meant(names: Sequence[str], condition: str | None, root: Path) -> list[RunD
     return [RunDir(path) for path in dict.fromkeys(listed)]
 
 
-def _begun_with(folders: Iterable[Path]) -> dict[str, set[str]]:
+def _checkpoints_of_forks(folders: Iterable[Path]) -> dict[str, set[str]]:
     """Return the names of the checkpoints that forks in these folders of runs began with, by the ids of their runs."""
     from hookflow.monitor.index import Index
 
     result: dict[str, set[str]] = {}
     for folder in folders:
         for row in Index(folder).refresh():
-            parent = row.run.parent() if row.values["parent"] else None
+            if not row.values["parent"]:
+                continue
+            parent = row.run.parent()
             if parent is not None:
                 result.setdefault(parent.run, set()).add(parent.checkpoint)
     return result
 
 
-def _cut(run: RunDir, begun_with: set[str] | None, every: bool) -> Cut:
+def _plan_pruning(run: RunDir, begun_with: set[str] | None, every: bool) -> PruningPlan:
     """Return what is deleted of a run; forks of it have `begun_with` these checkpoints, None where there are none."""
     from hookflow.runner.checkpoint.manifest import list_apart, list_checkpoints, names_by_checkpoint
 
     saved = list_checkpoints(run.checkpoints)
-    named = names_by_checkpoint(run.checkpoints)
-    stay = {path for path in saved if path.name in (begun_with or ())}
+    kept: set[Path] = set()
+    if begun_with:
+        kept.update(path for path in saved if path.name in begun_with)
     if not every or begun_with:
-        stay |= {*saved[:1]}
+        kept.update(saved[:1])  # the newest
     if every:
         saved += list_apart(run.checkpoints)
     else:
-        stay |= {path for path in saved if path in named}
-    gone = [path for path in saved if path not in stay]
-    files = (file for path in gone for file in path.rglob("*") if file.is_file())
-    return Cut(run, gone, sum(file.stat().st_size for file in files), len(saved) - len(gone))
+        named = names_by_checkpoint(run.checkpoints)
+        kept.update(path for path in saved if path in named)
+    deleted = [path for path in saved if path not in kept]
+    num_bytes = sum(_size_of(path) for path in deleted)
+    return PruningPlan(run, deleted, num_bytes, len(saved) - len(deleted))
+
+
+def _size_of(checkpoint: Path) -> int:
+    return sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,10 +18,28 @@ from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import ms, number, signed
 
 if TYPE_CHECKING:
-    from hookflow.monitor.compare import Side
+    from textual.strip import Strip
 
-TIMES, LEAST, BAR = 12, 1e4, 12
-"""Rows of the table of times, where one with a difference of less ns an iteration is left out; cells of a bar."""
+    from hookflow.graph.plan import Difference
+    from hookflow.monitor.compare import ComparedRun, Spent
+    from hookflow.service.code_comparison import CodeComparison
+    from hookflow.service.pipelines import Target
+
+MAX_TIMES = 12
+"""Rows of a table of times, besides that of the whole iteration."""
+
+MIN_DIFFERENCE = 1e4
+"""ns of an iteration; hooks and phases that differ by less are left out."""
+
+BAR_WIDTH = 12
+"""Cells of the longest bar."""
+
+CURVE_HEIGHT = 12
+"""Rows of a curve."""
+
+PAGE_FORMAT = "html: a page that opens without a network."
+
+Row = tuple[str, ...]
 
 
 def compare(
@@ -30,7 +48,7 @@ def compare(
     ],
     format_: Annotated[
         Literal["text", "json", "html"],
-        typer.Option("--format", "-f", help="html: a page that opens without a network."),
+        typer.Option("--format", "-f", help=PAGE_FORMAT),
     ] = "text",
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
@@ -40,125 +58,268 @@ def compare(
     the environment, the metrics, their curves, and the time of each hook are shown. A run is compared by the pipeline
     and the plan that it was started with.
 
-    Exits with 0 if the pipelines are the same, with 1 if they differ.
+    The code is compared, too: of a run what it has recorded last, of a file what it names on the disk.
+
+    Exits with 0 if the pipelines and the code are the same, with 1 if they differ.
 
     Example: `hookflow compare pipelines/cifar.toml cifar` compares the file with its newest run.
 
     Example: `hookflow compare A B --format html > compared.html`
     """
-    from hookflow.graph.plan import difference
-    from hookflow.monitor.compare import LETTERS, Side
-    from hookflow.service.pipelines import difference_lines, open_target
+    from hookflow.monitor.compare import LETTERS
 
     if not 2 <= len(targets) <= len(LETTERS):
         message = f"compares 2 to {len(LETTERS)} pipelines or runs, and there are {len(targets)}"
         raise UserError(Problem(message, Where("compare"), "hookflow compare A B"))
-    first, *others = opened = [open_target(name, runs=dir) for name in targets]
-    was = first.loaded.public, first.plan
-    results = [difference(was, (each.loaded.public, each.plan), sweep=not (first.run or each.run)) for each in others]
-    every = [None if each.run is None else Side(each.run) for each in opened]
-    sides = [side for side in every if side]
-    for side in sides:
-        side.live.read_all()
+    comparison = Comparison.read(targets, dir)
     if format_ == "json":
-        differences = [{"with": each.name, **asdict(result)} for each, result in zip(others, results, strict=True)]
-        echo_json({"first": first.name, "differences": differences, **_runs_as_data(sides)})
+        echo_json(_comparison_data(comparison))
     elif format_ == "html":
-        from hookflow.cli.compare_html import as_html
-
-        heads = [f"{letter} {side.short}" for letter, side in zip(LETTERS, every, strict=False) if side]
-        echo(as_html(opened, results, every, tables(heads, sides) if sides else {}).removesuffix("\n"))
+        _print_page(comparison)
     else:
-        for each, result in zip(others, results, strict=True):
-            echo("\n".join(difference_lines(first, each, result)) + "\n" * (len(others) > 1))
-        if len(sides) > 1:
-            _print_runs(sides)
-    raise typer.Exit(1 if any(results) else 0)
+        _print_comparison(comparison)
+    raise typer.Exit(int(comparison.has_differences))
 
 
-def _runs_as_data(sides: Sequence[Side]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The targets, and what differs between the first and each other; a run is None for a file."""
+
+    targets: Sequence[Target]
+    differences: Sequence[Difference]
+    codes: Sequence[CodeComparison]
+    runs: Sequence[ComparedRun | None]
+
+    @classmethod
+    def read(cls, names: Sequence[str], folder: Path) -> Comparison:
+        """Open the pipelines and runs with these names, and compare them."""
+        from hookflow.graph.plan import difference
+        from hookflow.monitor.compare import ComparedRun
+        from hookflow.service.code import compare_targets
+        from hookflow.service.pipelines import open_target
+
+        targets = [open_target(name, runs=folder) for name in names]
+        first, *others = targets
+        differences = []
+        codes = []
+        for other in others:
+            are_files = first.run is None and other.run is None
+            before = (first.loaded.public, first.plan)
+            after = (other.loaded.public, other.plan)
+            differences.append(difference(before, after, sweep=are_files))
+            codes.append(compare_targets(first, other))
+        runs: list[ComparedRun | None] = []
+        for target in targets:
+            if target.run is None:
+                runs.append(None)
+                continue
+            run = ComparedRun(target.run)
+            run.live.read_all()
+            runs.append(run)
+        return cls(targets, differences, codes, runs)
+
+    @property
+    def has_differences(self) -> bool:
+        return any(self.differences) or any(self.codes)
+
+    @property
+    def known_runs(self) -> list[ComparedRun]:
+        """The runs among the targets."""
+        return [run for run in self.runs if run is not None]
+
+    @property
+    def run_headings(self) -> list[str]:
+        """The letters of the runs among all targets, with the ends of their ids."""
+        from hookflow.monitor.compare import LETTERS
+
+        headings = []
+        for letter, run in zip(LETTERS, self.runs, strict=False):
+            if run is not None:
+                headings.append(f"{letter} {run.short}")
+        return headings
+
+
+def _comparison_data(comparison: Comparison) -> dict[str, Any]:
+    first, *others = comparison.targets
+    differences = []
+    for other, difference, code in zip(others, comparison.differences, comparison.codes, strict=True):
+        data: dict[str, Any] = {"with": other.name, **asdict(difference)}
+        data["code"] = [change.to_json() for change in code.changes]
+        data["code_unknown"] = code.unknown
+        data["weights"] = code.weights
+        differences.append(data)
+    return {"first": first.name, "differences": differences, **_run_data(comparison.known_runs)}
+
+
+def _run_data(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Return what runs have beyond their pipelines; lists are in the order of `runs`."""
     from hookflow.monitor.compare import results, times, times_once, unequal
 
+    parents = [compared.run.parent() for compared in runs]
     return {
-        "runs": [side.run.id for side in sides],
-        "parents": [parent and parent._asdict() for parent in (side.run.parent() for side in sides)],
-        "environment": unequal([side.environment for side in sides]),
-        "metrics": results([side.state for side in sides]),
-        "ns_per_iteration": {row.name: row.ns for row in times(sides)},
-        "ns_once": {row.name: row.ns for row in times_once(sides)},
+        "runs": [compared.run.id for compared in runs],
+        "parents": [parent and parent._asdict() for parent in parents],
+        "environment": unequal([compared.environment for compared in runs]),
+        "metrics": results([compared.state for compared in runs]),
+        "ns_per_iteration": {row.name: row.ns for row in times(runs)},
+        "ns_once": {row.name: row.ns for row in times_once(runs)},
     }
 
 
-def tables(heads: Sequence[str], sides: Sequence[Side]) -> dict[str, list[tuple[str, ...]]]:
-    """Return tables of what differs between runs beyond their pipelines, and of what came of them, by title.
+def _print_page(comparison: Comparison) -> None:
+    from hookflow.report.comparison import render_comparison
 
-    The first row has the headings, in which `heads` are the runs.
-    """
-    from hookflow.monitor.compare import WHOLE, results, times, times_once, unequal
-
-    with_changes = with_deltas(heads, [f"Δ to {heads[0][0]}"] * (len(heads) - 1))
-    environment = unequal([side.environment for side in sides]).items()
-    metrics: list[tuple[str, ...]] = []
-    for name, both in results([side.state for side in sides]).items():
-        for kind, (first, *others) in both.items():
-            changes = ["" if None in (first, other) else signed(other - first, number) for other in others]  # type: ignore[operator]
-            cells = ["-" if value is None else number(value) for value in (first, *others)]
-            metrics.append((name, kind, *with_deltas(cells, changes)))
-    spent: list[tuple[str, ...]] = []
-    every = [row for row in times(sides) if abs(row.delta) >= LEAST or row.name == WHOLE]
-    most = max((abs(row.delta) for row in every if row.name != WHOLE), default=0.0) or 1.0
-    for row in [*every[:-1][:TIMES], *every[-1:]]:
-        cells = ["-" if ns is None else ms(ns) for ns in row.ns]
-        bar = "━" * round(BAR * abs(row.delta) / most) if row.name != WHOLE else ""
-        spent.append((row.name, *with_deltas(cells, [*map(signed, row.deltas)]), f"{bar} {row.change}".strip()))
-    once: list[tuple[str, ...]] = []
-    for row in times_once(sides)[:TIMES]:
-        cells = ["-" if ns is None else ms(ns) for ns in row.ns]
-        once.append((row.name, *with_deltas(cells, [*map(signed, row.deltas)]), row.change))
-    return {
-        "Environment": [("environment", *heads), *((key, *map(brief, values)) for key, values in environment)],
-        "Metrics": [("metric", "", *with_changes), *metrics],
-        "Where the time went": [("ms an iteration", *with_changes, ""), *spent],
-        "Before and after the training": [("ms, once", *with_changes, ""), *once],
-    }
+    runs = comparison.known_runs
+    tables: dict[str, list[Row]] = {}
+    if runs:
+        tables = run_tables(comparison.run_headings, runs)
+    page = render_comparison(comparison.targets, comparison.differences, comparison.codes, comparison.runs, tables)
+    echo(page.removesuffix("\n"))
 
 
-def _print_runs(sides: Sequence[Side]) -> None:
-    """Print what differs between runs beyond their pipelines, and what came of them."""
+def _print_comparison(comparison: Comparison) -> None:
+    from hookflow.service.differences import difference_lines
+
+    first, *others = comparison.targets
+    for other, difference, code in zip(others, comparison.differences, comparison.codes, strict=True):
+        echo("\n".join(difference_lines(first, other, difference, code)))
+        if len(others) > 1:
+            echo("")
+    runs = comparison.known_runs
+    if len(runs) > 1:
+        _print_forks(runs)
+        headings = comparison.run_headings
+        for rows in run_tables(headings, runs).values():
+            if len(rows) > 1:
+                echo("\n" + "\n".join(columns(rows)))
+        _print_curves(runs)
+
+
+def _print_forks(runs: Sequence[ComparedRun]) -> None:
+    """Print which runs were forked, and from which."""
     from hookflow.monitor.compare import LETTERS
 
-    ids = [side.run.id for side in sides]
-    for letter, side in zip(LETTERS, sides, strict=False):
-        if parent := side.run.parent():
-            of = dict(zip(ids, LETTERS, strict=False)).get(parent.run, parent.run)
-            echo(f"{letter} is a fork of {of}, from its {parent.checkpoint} (iteration {parent.it:,})")
-    heads = [f"{letter} {side.short}" for letter, side in zip(LETTERS, sides, strict=False)]
-    for rows in tables(heads, sides).values():
-        if len(rows) > 1:
-            echo("\n" + "\n".join(columns(rows)))
-    _print_curves(sides)
+    letters = {compared.run.id: letter for letter, compared in zip(LETTERS, runs, strict=False)}
+    for letter, compared in zip(LETTERS, runs, strict=False):
+        parent = compared.run.parent()
+        if parent is not None:
+            origin = letters.get(parent.run, parent.run)
+            echo(f"{letter} is a fork of {origin}, from its {parent.checkpoint} (iteration {parent.it:,})")
 
 
-def _print_curves(sides: Sequence[Side]) -> None:
+def run_tables(headings: Sequence[str], runs: Sequence[ComparedRun]) -> dict[str, list[Row]]:
+    """Return tables of what came of runs, and of their environments, by title; the versions of packages come last.
+
+    The first row has the headings.
+    """
+    from hookflow.monitor.compare import times, times_once
+
+    changes = [f"Δ to {headings[0][0]}"] * (len(headings) - 1)
+    with_changes = with_deltas(headings, changes)
+    once = [_time_row(row, "") for row in times_once(runs)[:MAX_TIMES]]
+    return {
+        "Metrics": [("metric", "", *with_changes), *_metric_rows(runs)],
+        "Where the time went": [("ms an iteration", *with_changes, ""), *_time_rows(times(runs))],
+        "Before and after the training": [("ms, once", *with_changes, ""), *once],
+        "Environment": [("environment", *headings), *_environment_rows(runs)],
+    }
+
+
+def _metric_rows(runs: Sequence[ComparedRun]) -> list[Row]:
+    from hookflow.monitor.compare import results
+
+    rows = []
+    for name, by_kind in results([compared.state for compared in runs]).items():
+        for kind, values in by_kind.items():
+            first, *others = values
+            cells = [_format_cell(value, number) for value in values]
+            changes = [_format_change(first, other) for other in others]
+            rows.append((name, kind, *with_deltas(cells, changes)))
+    return rows
+
+
+def _format_cell(value: float | None, formatted: Callable[[float], str]) -> str:
+    """Return a value, `formatted`; "-" where there is none."""
+    if value is None:
+        return "-"
+    return formatted(value)
+
+
+def _format_change(first: float | None, other: float | None) -> str:
+    if first is None or other is None:
+        return ""
+    return signed(other - first, number)
+
+
+def _time_rows(times: Sequence[Spent]) -> list[Row]:
+    """Return the largest differences, and the whole iteration at the end."""
+    from hookflow.monitor.compare import WHOLE
+
+    parts = [row for row in times if row.name != WHOLE and abs(row.delta) >= MIN_DIFFERENCE]
+    longest = max((abs(row.delta) for row in parts), default=1.0)
+    rows = []
+    for row in parts[:MAX_TIMES]:
+        bar = "━" * round(BAR_WIDTH * abs(row.delta) / longest)
+        rows.append(_time_row(row, bar))
+    rows += [_time_row(row, "") for row in times if row.name == WHOLE]
+    return rows
+
+
+def _time_row(row: Spent, bar: str) -> Row:
+    cells = [_format_cell(ns, ms) for ns in row.ns]
+    changes = [signed(delta) for delta in row.deltas]
+    return row.name, *with_deltas(cells, changes), f"{bar} {row.change}".strip()
+
+
+def _environment_rows(runs: Sequence[ComparedRun]) -> list[Row]:
+    """Return what differs in the code and the machine, then in packages."""
+    from hookflow.monitor.compare import unequal
+
+    differing = unequal([compared.environment for compared in runs])
+    rows = []
+    for key in sorted(differing, key=_is_version):
+        values = [brief(value) for value in differing[key]]
+        rows.append((key, *values))
+    return rows
+
+
+VERSION_KEYS = ("python", "torch", "hookflow", "cuda")
+"""The keys of an environment that are versions, beside those of `packages`."""
+
+
+def _is_version(key: str) -> bool:
+    return key in VERSION_KEYS or key.startswith("packages.")
+
+
+def _print_curves(runs: Sequence[ComparedRun]) -> None:
     """Print the curves of the first metric and of the loss over one another, in colours on a terminal."""
+    from hookflow.monitor.compare import metrics_of, names_of
+    from hookflow.monitor.run_curves import draw_run_curves
+    from hookflow.service.differences import MAX_LINE_WIDTH
+
+    first_metric = metrics_of([compared.state for compared in runs])[:1]
+    known = names_of(runs)
+    width = min(shutil.get_terminal_size().columns, MAX_LINE_WIDTH)
+    for name in dict.fromkeys([*first_metric, "loss"]):
+        if name in known:
+            echo(f"\n{name}")
+            _print_strips(draw_run_curves(runs, name, width, CURVE_HEIGHT))
+
+
+def _print_strips(strips: Iterable[Strip]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from hookflow.monitor.compare import metrics_of, names_of
-    from hookflow.monitor.panels.compare import curves
-    from hookflow.service.pipelines import WIDTH
-
-    names = dict.fromkeys([*metrics_of([side.state for side in sides])[:1], "loss"])
+    if not sys.stdout.isatty():
+        for strip in strips:
+            echo(strip.text.rstrip())
+        return
     console = Console(no_color="NO_COLOR" in os.environ, highlight=False)
-    width = min(shutil.get_terminal_size().columns, WIDTH)
-    for name in names:
-        if name in names_of(sides):
-            echo(f"\n{name}")
-            for strip in curves(sides, name, width, 12):
-                styled = ((segment.text, segment.style and segment.style.color) for segment in strip)
-                parts = [(text, colour.name if colour else "") for text, colour in styled]
-                if sys.stdout.isatty():
-                    console.print(Text.assemble(*parts))
-                else:
-                    echo(strip.text.rstrip())
+    for strip in strips:
+        line = Text()
+        for segment in strip:
+            style = ""
+            if segment.style and segment.style.color:
+                style = segment.style.color.name
+            line.append(segment.text, style)
+        console.print(line)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import IN_BROWSER, check_terminal, columns, echo, has_terminal
+from hookflow.cli.output import IN_BROWSER, check_terminal, columns, echo, has_terminal, transient_line
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import print_error
 
@@ -20,11 +20,17 @@ if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
 
 
-PATIENCE = 10.0
+SAFE_POINT_TIMEOUT = 10.0
 """Seconds that a run is given to reach a safe point."""
 
-ENDING = 60.0
+END_TIMEOUT = 60.0
 """Seconds that a run is given to end, or to validate or save a checkpoint before it answers."""
+
+
+NOW_HELP = "End the process by signals, without a checkpoint: for a run that hangs."
+REPLAY_HELP = "Replay the recording in the dashboard; keys pause and seek."
+SPEED_HELP = "With --replay: speed, as a multiple of real time."
+WEB_HELP = "Serve the dashboard to a browser of this machine, until Ctrl-C."
 
 
 def ctl(
@@ -46,25 +52,45 @@ def ctl(
     from hookflow.events.commands import COMMANDS, wrong
     from hookflow.service.runs import recorded_plan
 
-    run_dir = _running(run, dir)
+    run_dir = _find_running(run, dir)
     settable = recorded_plan(run_dir).settable
     if command is None:
-        echo("\n".join(columns([(f"{each.name} {each.takes}".rstrip(), each.about) for each in COMMANDS.values()])))
-        echo(f"settable: {', '.join(f'{hook}.{name}' for hook, names in settable.items() for name in names) or 'none'}")
+        _print_commands(settable)
         return
     words = args or []
-    if why := wrong(command, words, settable):
-        raise UserError(Problem(why, Where("COMMAND")))
+    reason = wrong(command, words, settable)
+    if reason:
+        raise UserError(Problem(reason, Where("COMMAND")))
     if COMMANDS[command].destructive and not yes:
         if not sys.stdin.isatty():
             raise UserError(Problem(f"{command} asks first, and there is no terminal", Where("COMMAND"), "add --yes"))
         typer.confirm(f"{run_dir.id}: {COMMANDS[command].about}?", abort=True)
-    answer = _request(run_dir, ENDING, command, *words)
+    answer = _request(run_dir, END_TIMEOUT, command, *words)
     if answer is None:
-        print_error(f"no answer {'before the run ended' if _is_over(run_dir) else f'within {ENDING:.0f} s'}")
+        limit = f"within {END_TIMEOUT:.0f} s"
+        if _is_over(run_dir):
+            limit = "before the run ended"
+        print_error(f"no answer {limit}")
         raise typer.Exit(1)
-    note = f" ({answer['note']})" if answer["note"] else ""
-    echo(f"{' '.join([command, *words])} done at iteration {answer['it']:,}{note}")
+    text = f"{' '.join([command, *words])} done at iteration {answer['it']:,}"
+    if answer["note"]:
+        text += f" ({answer['note']})"
+    echo(text)
+
+
+def _print_commands(settable: Mapping[str, Collection[str]]) -> None:
+    """Print the commands, and the arguments of hooks that `set` takes."""
+    from hookflow.events.commands import COMMANDS
+
+    rows = []
+    for command in COMMANDS.values():
+        call = f"{command.name} {command.takes}".rstrip()
+        rows.append((call, command.about))
+    echo("\n".join(columns(rows)))
+    arguments = []
+    for hook, names in settable.items():
+        arguments += [f"{hook}.{name}" for name in names]
+    echo(f"settable: {', '.join(arguments) or 'none'}")
 
 
 def now(
@@ -79,13 +105,15 @@ def now(
     Example: `hookflow now cifar`
     """
     from hookflow.monitor.feed import Live
-    from hookflow.monitor.health import RanksHere, inside_of, judge, look_inside, stacks
+    from hookflow.monitor.health import inside_of, judge
+    from hookflow.monitor.process_watch import RanksHere, look_inside, stacks
     from hookflow.monitor.ranks import NO_PLAN
 
-    run_dir = _running(run, dir)
+    run_dir = _find_running(run, dir)
     live = Live(run_dir, kept=True)
     live.read_all()
-    state, plan = live.state, live.plan or NO_PLAN
+    state = live.state
+    plan = live.plan or NO_PLAN
     health = judge(run_dir, state, time.time())
     echo(f"{health.glyph} {health.condition} at iteration {state.it:,}, {state.stage}")
     pids = RanksHere.of(state).pids
@@ -97,9 +125,7 @@ def now(
 
 def stop(
     run: options.RunName,
-    now: Annotated[
-        bool, typer.Option("--now", help="End the process by signals, without a checkpoint: for a run that hangs.")
-    ] = False,
+    now: Annotated[bool, typer.Option("--now", help=NOW_HELP)] = False,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Stop a run, with a checkpoint to resume from.
@@ -113,7 +139,7 @@ def stop(
     """
     from hookflow.events.commands import stop_now
 
-    run_dir = _running(run, dir)
+    run_dir = _find_running(run, dir)
     if now and run_dir.life() == "remote":
         message = f"the run {run_dir.id} is on {run_dir.describe()['host']}, and --now ends processes of this machine"
         raise UserError(Problem(message, Where("--now"), "use it there, or leave out --now"))
@@ -128,15 +154,18 @@ def stop(
     _print_end(run_dir)
 
 
-def _running(name: str | None, folder: Path) -> RunDir:
+def _find_running(name: str | None, folder: Path) -> RunDir:
     """Return a run that is running. Raises UserError where it is not."""
     from hookflow.service.runs import find_run
 
     run = find_run(name, folder, having=lambda run: run.life() == "alive")
-    if (life := run.life()) not in ("alive", "remote"):
-        message = f"the run {run.id} {'is not running' if life == 'gone' else 'has not started'}"
-        raise UserError(Problem(message, Where("RUN"), "`hookflow runs` says how each run is"))
-    return run
+    life = run.life()
+    if life in ("alive", "remote"):
+        return run
+    condition = "has not started"
+    if life == "gone":
+        condition = "is not running"
+    raise UserError(Problem(f"the run {run.id} {condition}", Where("RUN"), "`hookflow runs` says how each run is"))
 
 
 def _request(run: RunDir, patience: float, command: str, *args: str) -> Acknowledged | None:
@@ -148,7 +177,8 @@ def _request(run: RunDir, patience: float, command: str, *args: str) -> Acknowle
     from hookflow.events.log import event_log
 
     log = event_log(run.events)
-    log.at = run.events.stat().st_size if run.events.exists() else 0
+    if run.events.exists():
+        log.at = run.events.stat().st_size
     try:
         request = send(run, command, *args)
     except OSError as error:
@@ -156,15 +186,20 @@ def _request(run: RunDir, patience: float, command: str, *args: str) -> Acknowle
         raise UserError(Problem(message, Where("RUN"))) from None
     answers: list[Acknowledged] = []
 
-    def answered() -> bool:
-        answers.extend(record for record in log.read() if record["k"] == "ack" and record["id"] == request)
+    def is_answered() -> bool:
+        for record in log.read():
+            if record["k"] == "ack" and record["id"] == request:
+                answers.append(record)
         return bool(answers) or _is_over(run)
 
-    _wait_for(answered, patience)
-    if answers and not answers[0]["ok"]:
-        print_error(f"refused: {answers[0]['note']}")
+    _wait_for(is_answered, patience)
+    if not answers:
+        return None
+    answer = answers[0]
+    if not answer["ok"]:
+        print_error(f"refused: {answer['note']}")
         raise typer.Exit(1)
-    return answers[0] if answers else None
+    return answer
 
 
 def _request_stop(run: RunDir) -> None:
@@ -172,50 +207,52 @@ def _request_stop(run: RunDir) -> None:
 
     name = run_argument(run)
     echo(f"asked {run.id} to stop at its next safe point")
-    if _request(run, PATIENCE, "stop") is None and not _is_over(run):
-        echo(f"it has not reached one within {PATIENCE:.0f} s: see where it is with `hookflow watch {name}`,")
+    if _request(run, SAFE_POINT_TIMEOUT, "stop") is None and not _is_over(run):
+        echo(f"it has not reached one within {SAFE_POINT_TIMEOUT:.0f} s: see where it is with `hookflow watch {name}`,")
         echo(f"or end it at once with `hookflow stop {name} --now`")
-    elif _wait_for(lambda: _is_over(run), ENDING):
+    elif _wait_for(lambda: _is_over(run), END_TIMEOUT):
         _print_end(run)
 
 
 def _is_over(run: RunDir) -> bool:
     """Say whether the run has ended; one on another machine shows that in its log alone."""
-    from hookflow.monitor.summary import read_overview
+    from hookflow.monitor.summary import read_run_summary
 
-    return run.life() in ("gone", "missing") or (run.life() == "remote" and read_overview(run, time.time()).health.over)
+    life = run.life()
+    if life == "remote":
+        return read_run_summary(run, time.time()).health.over
+    return life in ("gone", "missing")
 
 
 def _wait_for(condition: Callable[[], bool], seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while not (holds := condition()) and time.monotonic() < until:
+    """Return whether a condition holds within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
         time.sleep(0.1)
-    return holds
+    return condition()
 
 
 def _print_end(run: RunDir) -> None:
-    from hookflow.events.rundir import run_argument
-    from hookflow.monitor.summary import read_overview
+    from hookflow.events.rundir import resume_command
+    from hookflow.monitor.summary import read_run_summary
 
-    seen = read_overview(run, time.time())
+    seen = read_run_summary(run, time.time())
     echo(f"{seen.health.glyph} {seen.health.condition} at iteration {seen.state.it:,}")
     at = run.resumes_at()
     if at is not None and seen.health.condition != "finished":
-        echo(f"resume from iteration {at:,}: hookflow run --resume {run_argument(run)}")
+        echo(f"resume from iteration {at:,}: {resume_command(run)}")
 
 
 def watch(
     run: options.RunToWatch = None,
     ui: options.UIOption = "auto",
-    replay: Annotated[
-        bool, typer.Option("--replay", help="Replay the recording in the dashboard; keys pause and seek.")
-    ] = False,
-    speed: Annotated[float, typer.Option(min=0.01, help="With --replay: speed, as a multiple of real time.")] = 8.0,
+    replay: Annotated[bool, typer.Option("--replay", help=REPLAY_HELP)] = False,
+    speed: Annotated[float, typer.Option(min=0.01, help=SPEED_HELP)] = 8.0,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
     readonly: Annotated[bool, typer.Option("--readonly", help="Send no commands to the run.")] = False,
-    web: Annotated[
-        bool, typer.Option("--web", help="Serve the dashboard to a browser of this machine, until Ctrl-C.")
-    ] = False,
+    web: Annotated[bool, typer.Option("--web", help=WEB_HELP)] = False,
 ) -> None:
     """Show a run live or as it ended, or replay its recording.
 
@@ -228,50 +265,77 @@ def watch(
 
     Example: `hookflow watch cifar --replay`
     """
-    from hookflow.events.rundir import short
-    from hookflow.service.runs import find_run
+    with transient_line(f"reading {dir} …"):
+        from hookflow.events.rundir import short
+        from hookflow.service.runs import find_run
 
-    living = [] if replay else _living_runs(dir)
-    run_dir = living[0] if living and run is None else find_run(run, dir, having=lambda each: each in living)
+        living = [] if replay else _living_runs(dir)
+        if living and run is None:
+            run_dir = living[0]
+        else:
+            run_dir = find_run(run, dir, having=lambda each: each in living)
     if replay and not run_dir.events.is_file():
         message = f"{short(run_dir.path)} has no recording"
         raise UserError(Problem(message, Where("RUN"), "it did not get as far as to start"))
     if web:
-        _serve(run_dir, run, dir, ["--replay", f"--speed={speed}"] * replay + ["--readonly"] * readonly)
+        replay_speed = speed if replay else None
+        _serve(run_dir, run, dir, replay_speed, readonly=readonly)
         return
     if replay or ui == "tui":
         check_terminal()
     if ui == "none":
         raise UserError(Problem("nothing is shown of the run: --ui none is for hookflow run", Where("--ui")))
-    if replay or ui == "tui" or (ui == "auto" and has_terminal()):
-        from hookflow.monitor.app import MonitorApp
+    if replay:
+        raise typer.Exit(_show_dashboard(run_dir, replay=speed))
+    if ui == "tui" or (ui == "auto" and has_terminal()):
+        page = "overview"
+        if run is None and len(living) > 1:  # which of them is meant is not said
+            page = "runs"
+        raise typer.Exit(_show_dashboard(run_dir, readonly=readonly, page=page))
+    raise typer.Exit(_print_lines(run_dir, as_json=ui == "json"))
+
+
+def _show_dashboard(run_dir: RunDir, **choices: Any) -> int:
+    """Show the dashboard with these choices of `MonitorApp`, and return its exit code."""
+    with transient_line(f"opening {run_dir.id} …"):
+        from hookflow.monitor.app import MonitorApp, pages_of_actions
         from hookflow.monitor.settings import load
         from hookflow.monitor.summary import print_summary
 
-        page = "runs" if run is None and len(living) > 1 else "main"
-        how: dict[str, Any] = {"replay": speed} if replay else {"readonly": readonly, "page": page}
-        app = MonitorApp(run_dir, preferences=load(), **how)
-        app.run()
-        if not IN_BROWSER:  # else the output is the channel to the page
-            print_summary(app.run_dir, sys.stdout)
-        raise typer.Exit(app.return_code or 0)
+        app = MonitorApp(run_dir, preferences=load(pages_of_actions()), **choices)
+    app.run()
+    if not IN_BROWSER:  # else the output is the channel to the page
+        print_summary(app.run_dir, sys.stdout)
+    return app.return_code or 0
+
+
+def _print_lines(run_dir: RunDir, *, as_json: bool) -> int:
+    """Print lines about a run, or its records, until it ends; return the exit code."""
     from hookflow.monitor import plain
+    from hookflow.monitor.progress_bars import can_show_bars
 
-    if ui == "json":
-        raise typer.Exit(plain.follow_json(run_dir, sys.stdout))
-    raise typer.Exit(plain.follow(run_dir, sys.stdout, bars=plain.can_show_bars(sys.stdout)))
+    if as_json:
+        return plain.follow_json(run_dir, sys.stdout)
+    return plain.follow(run_dir, sys.stdout, bars=can_show_bars(sys.stdout))
 
 
-def _serve(run_dir: RunDir, run: str | None, folder: Path, options: list[str]) -> None:
-    """Serve the dashboard. Raises UserError where textual-serve is not installed."""
+def _serve(run_dir: RunDir, run: str | None, folder: Path, replay_speed: float | None, *, readonly: bool) -> None:
+    """Serve the dashboard, of a replay at `replay_speed`. Raises UserError where textual-serve is not installed."""
     from hookflow.pipeline.registry import missing_package
 
-    if missing := missing_package("--web", "textual-serve", "web", Where("--web"), module="textual_serve"):
+    missing = missing_package("--web", "textual-serve", "web", Where("--web"), module="textual_serve")
+    if missing:
         raise UserError(missing)
-    from hookflow.monitor.web import serve
+    from hookflow.web.server import serve
 
-    named = [] if run is None else [str(run_dir.path)]
-    command = [sys.executable, "-m", "hookflow", "watch", *named, f"--dir={folder}", "--ui=tui", *options]
+    command = [sys.executable, "-m", "hookflow", "watch"]
+    if run is not None:
+        command.append(str(run_dir.path))
+    command += [f"--dir={folder}", "--ui=tui"]
+    if replay_speed is not None:
+        command += ["--replay", f"--speed={replay_speed}"]
+    if readonly:
+        command.append("--readonly")
     serve(command, f"{run_dir.path.parent.name} {run_dir.id}", _print_address)
 
 

@@ -5,31 +5,30 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.graph.points import POINTS, Point
-from hookflow.hooks.registry import BUILT_IN, HOOKS
-from hookflow.pipeline.registry import COMPONENTS
+from hookflow.graph.points import POINTS, Point, Points
+from hookflow.pipeline.registry import COMPONENTS, HOOKS
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from hookflow.graph.plan import Binding
     from hookflow.hooks.inspect import Description
     from hookflow.pipeline.json_schema import Declared
     from hookflow.service.pipelines import Target
 
 
-WHAT = "A key, a hook, a point, `points`, `hooks`, or `schema`. Left out: the tables of a pipeline file."
+WHAT_HELP = "A key, a hook, a point, `points`, `hooks`, or `schema`. Left out: the tables of a pipeline file."
 
 
 def explain(
-    what: Annotated[str, options.argument("WHAT", WHAT)] = "",
+    what: Annotated[str, options.argument("WHAT", WHAT_HELP)] = "",
     pipeline: options.PipelineArgument = None,
     no_import: options.NoImport = False,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
@@ -55,39 +54,51 @@ def explain(
     target = None
     if pipeline is not None:
         target = open_target(pipeline, imports=not no_import, runs=dir)
-    hooks = _Hooks(target, imports=not no_import and (target is None or target.imports))
+    imports = not no_import
+    points = POINTS
+    if target is not None:
+        imports = imports and target.imports
+        points = target.plan.points
+    hooks = _HookPages(target, imports=imports)
     width = shutil.get_terminal_size().columns
-    is_key = not what or "." in what or what in {key.split(".")[0] for key in all_keys()}
-    argument = re.fullmatch(r"hooks\.([^.*]+)\.args\.[^.]+", what)
-    points = target.plan.points if target else POINTS
-    pairs = {f"around_{pair}": {f"before_{pair}", closing} for pair, closing in points.pairs.items()}
+    tables = {key.split(".")[0] for key in all_keys()}
+    is_key = not what or "." in what or what in tables
+    hook_argument = re.fullmatch(r"hooks\.([^.*]+)\.args\.[^.]+", what)
+    chosen_points = _points_named(what, points)
     if what == "points":
         lines = _points(target, width)
-    elif chosen := [point for point in points if point.name in pairs.get(what, {what})]:
-        lines = _rows(chosen, target, width)
-    elif argument:
-        lines = hooks.described(argument[1], width)
+    elif chosen_points:
+        lines = _rows(chosen_points, target, width)
+    elif hook_argument:
+        lines = hooks.described(hook_argument[1], width)
     elif what == "hooks":
         lines = hooks.listed(width)
-    elif ":" in what or what in HOOKS.names() or (target and not is_key):
+    elif ":" in what or what in HOOKS.names() or (target is not None and not is_key):
         lines = hooks.described(what, width)
     else:
         lines = _page(_declared(what), min(width, 100))
     echo("\n".join(lines))
 
 
+def _points_named(name: str, points: Points) -> list[Point]:
+    """Return the point of a name, or both points of an operation that hooks stand around: `around_val`."""
+    names = points.points_of_around(name) or (name,)
+    return [point for point in points if point.name in names]
+
+
 def _declared(key: str) -> Declared:
     """Return the declaration of a key. Raises UserError with the nearest key, hook or point where there is none."""
+    from hookflow.hooks.foreign_names import translate_point
     from hookflow.pipeline.json_schema import find_key
 
     try:
         return find_key(key)
     except UserError as error:
-        if "." in key:
+        if "." in key and not translate_point(key):
             raise
         hint = error.problems[0].hint
         if "did you mean" not in hint and f".{key}" not in hint:  # keys of this very name, in other tables
-            hint = nearest(key, (*HOOKS.names(), *POINTS.names)) or hint
+            hint = translate_point(key) or nearest(key, (*HOOKS.names(), *POINTS.names)) or hint
         raise UserError(Problem(f'"{key}" is neither a key, a hook nor a point', hint=hint)) from None
 
 
@@ -99,18 +110,44 @@ def _page(declared: Declared, width: int) -> Iterator[str]:
     yield from textwrap.wrap(declared.about, width)
     yield ""
     if declared.key:
-        kind = f"{declared.type}, required" if declared.required else declared.type
-        facts = {"type": kind, "default": declared.default, "example": declared.example}
-        yield from (f"  {name:<8} {text}" for name, text in facts.items() if text)
-    if declared.keys:
-        yield "" if declared.key else "The tables and keys of a pipeline file:"
-        rows = [find_key(f"{declared.key}.{name}".lstrip(".")) for name in declared.keys]
-        table = [(f"{row.key}{'  (required)' * row.required}", f"{row.type}: {row.about}") for row in rows]
-        yield from columns(table, "  ", width)
+        yield from _facts_of_key(declared)
+    if not declared.keys:
+        return
+    if declared.key:
+        yield ""
+    else:
+        yield "The tables and keys of a pipeline file:"
+    rows = []
+    for name in declared.keys:
+        inner = find_key(f"{declared.key}.{name}".lstrip("."))
+        label = inner.key
+        if inner.required:
+            label += "  (required)"
+        rows.append((label, f"{inner.type}: {inner.about}"))
+    yield from columns(rows, "  ", width)
 
 
-MARKS = {"step": " ·", "module": " ○", "state": " ○", "parameter": " ◇", "own": " +"}
-MARKS |= dict.fromkeys(("global", "optimizer", "comm"), " ●")
+def _facts_of_key(declared: Declared) -> Iterator[str]:
+    """Yield a line each for a key's type, default and example, as far as it has them."""
+    kind = declared.type
+    if declared.required:
+        kind += ", required"
+    facts = {"type": kind, "default": declared.default, "example": declared.example}
+    for name, text in facts.items():
+        if text:
+            yield f"  {name:<8} {text}"
+
+
+POINT_SUFFIXES = {
+    "step": " ·",
+    "module": " ○",
+    "state": " ○",
+    "parameter": " ◇",
+    "own": " +",
+    "global": " ●",
+    "optimizer": " ●",
+    "comm": " ●",
+}
 """The suffix of a point by its kind."""
 
 LEGEND = """\
@@ -124,33 +161,58 @@ def _points(target: Target | None, width: int) -> Iterator[str]:
     """Yield each point below its label, with what it offers, and the hooks of a pipeline in their order."""
     from hookflow.service.pipelines import warn_unknown
 
-    points = target.plan.points if target else POINTS
-    if target:
+    points = POINTS
+    if target is not None:
+        points = target.plan.points
         warn_unknown(target.plan)
-    yield from _rows([*points], target, width)
+    yield from _rows(list(points), target, width)
     yield f"\n{LEGEND}"
     pairs = ", ".join(f"around_{pair}" for pair in points.pairs)
     yield textwrap.fill(f"A generator that yields once can stand around a pair: {pairs}.", 80)
 
 
 def _rows(points: Sequence[Point], target: Target | None, width: int) -> Iterator[str]:
-    least = min(point.depth for point in points)
-    labels = {point.name: f"{'  ' * (point.depth - least)}{point.name}{MARKS.get(point.kind, '')}" for point in points}
-    left = max(map(len, labels.values())) + 2
-    right = max(width - left, 30)
+    """Yield the points as two columns: the label of each, and its sentence with the hooks of the pipeline below."""
+    least_depth = min(point.depth for point in points)
+    labels = []
     for point in points:
-        offers = f"[{', '.join(point.offers[1:])}]" if point.offers[1:] else ""
-        about = f"{point.about}  {offers}"
-        sentences = [about] if len(about) <= right else [point.about, offers]
-        lines = [part for text in sentences for part in textwrap.wrap(text, right)]
-        if target:
-            hooks = []
-            for binding in target.plan.at(point.name):
-                half = "" if binding.half == "whole" else f"{binding.half} "
-                hooks.append(f"{half}{binding.hook}" + f" ({binding.trigger})" * bool(str(binding.trigger)))
-            lines += textwrap.wrap(" → ".join(hooks), right, initial_indent="▸ ", subsequent_indent="  ")
-        for label, line in zip_longest([labels[point.name]], lines or [""], fillvalue=""):
-            yield f"{label:<{left}}{line}".rstrip()
+        indent = "  " * (point.depth - least_depth)
+        suffix = POINT_SUFFIXES.get(point.kind, "")
+        labels.append(f"{indent}{point.name}{suffix}")
+    label_width = max(len(label) for label in labels) + 2
+    text_width = max(width - label_width, 30)
+    for label, point in zip(labels, points, strict=True):
+        lines = _wrap_about(point, text_width)
+        if target is not None:
+            hooks = " → ".join(_describe_binding(binding) for binding in target.plan.at(point.name))
+            lines += textwrap.wrap(hooks, text_width, initial_indent="▸ ", subsequent_indent="  ")
+        if not lines:
+            lines = [""]
+        yield f"{label:<{label_width}}{lines[0]}".rstrip()
+        indent = " " * label_width
+        for line in lines[1:]:
+            yield f"{indent}{line}".rstrip()
+
+
+def _wrap_about(point: Point, width: int) -> list[str]:
+    """Return the sentence of a point and what it offers, on one line if they fit, else each on lines of its own."""
+    offers = ""
+    if len(point.offers) > 1:
+        offers = f"[{', '.join(point.offers[1:])}]"
+    about = f"{point.about}  {offers}"
+    if len(about) <= width:
+        return textwrap.wrap(about, width)
+    return [*textwrap.wrap(point.about, width), *textwrap.wrap(offers, width)]
+
+
+def _describe_binding(binding: Binding) -> str:
+    text = binding.hook
+    if binding.half != "whole":
+        text = f"{binding.half} {text}"
+    trigger = str(binding.trigger)
+    if trigger:
+        text += f" ({trigger})"
+    return text
 
 
 def schema_of_pipelines() -> dict[str, Any]:
@@ -160,7 +222,7 @@ def schema_of_pipelines() -> dict[str, Any]:
 
     points = {point.name: point.about for point in POINTS}
     pairs = {f"around_{pair}": f"from before_{pair} to {closing}" for pair, closing in POINTS.pairs.items()}
-    hooks = {name: arguments(refer(use, Path(), None)) for name, use in BUILT_IN.items()}
+    hooks = {name: arguments(refer(use, Path(), None)) for name, use in HOOKS.built_in.items()}
     return json_schema(hooks, {**points, **pairs})
 
 
@@ -174,49 +236,74 @@ def arguments(hook: Any) -> type[BaseModel]:
     from hookflow.hooks.inspect import about
 
     hints = typing.get_type_hints(hook.__init__, include_extras=True)
-    fields: dict[str, Any] = {
-        name: (hints.get(name, Any), ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in inspect.signature(hook).parameters.items()
-    }
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(hook).parameters.items():
+        default = parameter.default
+        if default is parameter.empty:
+            default = ...  # which makes it a required field
+        fields[name] = (hints.get(name, Any), default)
     return create_model(hook.__name__, __config__=ConfigDict(extra="forbid"), __doc__=about(hook), **fields)
 
 
-class _Hooks:
+class _HookPages:
     """The hooks that can be named: built-in ones, those of installed packages, and those of a pipeline."""
 
     def __init__(self, target: Target | None, *, imports: bool) -> None:
         from hookflow.hooks.registry import find_hook, find_without_import
 
         self.target = target
-        self._base = target.base if target else Path()
-        self._find = find_hook if imports else find_without_import
+        self._base = Path()
+        if target is not None:
+            self._base = target.base
+        self._find = find_without_import
+        if imports:
+            self._find = find_hook
 
     def listed(self, width: int) -> Iterator[str]:
         """Yield the hooks by where they come from, and the other components of installed packages."""
-        from hookflow.pipeline.load import DEFAULT_HOOKS
-
-        default = dict.fromkeys(DEFAULT_HOOKS, " (default)")
-        sections = {
-            "built in": [(name, self._sentence(use) + default.get(name, "")) for name, use in BUILT_IN.items()],
-            "from installed packages": [
-                (offered.name, f"{offered.package}: {HOOKS.clash(offered) or self._sentence(offered.use)}")
-                for offered in HOOKS.offered()
-            ],
-        }
+        sections = {"built in": self._built_in_rows(), "from installed packages": self._offered_rows()}
         for registry in COMPONENTS:  # these are not imported: most of them would import torch
-            each = ((offer.name, offer.package, registry.clash(offer) or offer.use) for offer in registry.offered())
-            rows = [(name, f"{package}: {use}") for name, package, use in each]
+            rows = []
+            for offer in registry.offered():
+                use = registry.clash(offer) or offer.use
+                rows.append((offer.name, f"{offer.package}: {use}"))
             sections[f"{registry.kind}s from installed packages"] = rows
         if self.target is not None:
-            planned = {hook.name: hook.written_args for hook in self.target.plan.hooks}
-            sections[f"used by {self.target.name}"] = [
-                (name, f"{node.use}({planned[name]})" if name in planned else f"{node.use}, switched off")
-                for name, node in self.target.loaded.pipeline.hooks.items()
-            ]
+            sections[f"used by {self.target.name}"] = self._used_rows(self.target)
         for title, rows in sections.items():
             if rows:
-                yield from (title, *columns(rows, "  ", width), "")
+                yield title
+                yield from columns(rows, "  ", width)
+                yield ""
         yield "hookflow explain NAME describes one of them."
+
+    def _built_in_rows(self) -> list[tuple[str, str]]:
+        from hookflow.pipeline.load import DEFAULT_HOOKS
+
+        rows = []
+        for name, use in HOOKS.built_in.items():
+            sentence = self._sentence(use)
+            if name in DEFAULT_HOOKS:
+                sentence += " (default)"
+            rows.append((name, sentence))
+        return rows
+
+    def _offered_rows(self) -> list[tuple[str, str]]:
+        rows = []
+        for offer in HOOKS.offered():
+            sentence = HOOKS.clash(offer) or self._sentence(offer.use)
+            rows.append((offer.name, f"{offer.package}: {sentence}"))
+        return rows
+
+    def _used_rows(self, target: Target) -> list[tuple[str, str]]:
+        planned = {hook.name: hook.written_args for hook in target.plan.hooks}
+        rows = []
+        for name, node in target.loaded.pipeline.hooks.items():
+            if name in planned:
+                rows.append((name, f"{node.use}({planned[name]})"))
+            else:
+                rows.append((name, f"{node.use}, switched off"))
+        return rows
 
     def _sentence(self, use: str) -> str:
         """Return the summary of a hook, or what is wrong with it: a broken hook does not hide the others."""
@@ -234,50 +321,135 @@ class _Hooks:
         from hookflow.hooks.compile import looking_at
         from hookflow.hooks.inspect import Description, about
         from hookflow.hooks.registry import NotImported
-        from hookflow.pipeline.load import DEFAULT_HOOKS
 
-        declared = self.target.loaded.pipeline.hooks if self.target else {}
-        use = declared[name].use if name in declared else name
+        use = name
+        table = ""
+        points = POINTS
+        if self.target is not None:
+            points = self.target.plan.points
+            node = self.target.loaded.pipeline.hooks.get(name)
+            if node is not None:
+                use = node.use
+                table = name
         with looking_at(use):
             hook = self._find(use, self._base, None)
             if hook is NotImported:
-                yield from (use, about(hook))
+                yield use
+                yield about(hook)
                 return
-            description = Description(hook, self.target.plan.points if self.target else POINTS)
-        yield use if ":" in use else f"{use}  ({hook.__module__}:{hook.__qualname__})"
+            description = Description(hook, points)
+        if ":" in use:
+            yield use
+        else:
+            yield f"{use}  ({hook.__module__}:{hook.__qualname__})"
         yield from _wrap(description.about, width)
         yield ""
-        yield from (f"wrong: {message}{f'; {hint}' * bool(hint)}\n" for message, hint in description.issues)
-        yield from (*_methods(description), "")
-        if description.place:
-            yield from (*(f"{key:<8}  {value}" for key, value in description.place.items()), "")
-        if name in DEFAULT_HOOKS and name == use:
-            off = f"run.default_hooks = false, or [hooks.{name}] enabled = false"
-            yield from (*_wrap(f"default: there unless the pipeline declares one, or says {off}", width), "")
-        if description.arguments:
-            yield "arguments"
-            rows = []
-            for item in description.arguments:
-                default = "  (required)" if item.default is None else f" = {item.default}" * bool(item.default)
-                rows.append((f"{item.name}{default}", f"{item.kind}: {item.about}".rstrip(": ")))
-            yield from (*columns(rows, "  ", width), "")
+        yield from _issues(description)
+        yield from _methods(description)
+        yield ""
+        yield from _place_in_order(description)
+        yield from _capabilities(description, width)
+        if name == use:
+            yield from _default_note(name, width)
+        yield from _arguments(description, width)
         yield "in a pipeline"
-        class_name = use.rpartition(":")[2].rpartition(".")[2]
-        table = name if name in declared else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", class_name).lower()
-        yield textwrap.indent(description.as_toml(table, use), "  ")
+        yield textwrap.indent(description.as_toml(table or _table_name(use), use), "  ")
+
+
+def _argument_rows(hook: Description) -> list[tuple[str, str]]:
+    """Return the arguments of a hook: each with its default, and its type and sentence."""
+    rows = []
+    for argument in hook.arguments:
+        label = argument.name
+        if argument.default is None:
+            label += "  (required)"
+        elif argument.default:
+            label += f" = {argument.default}"
+        rows.append((label, f"{argument.kind}: {argument.about}".rstrip(": ")))
+    return rows
+
+
+def _table_name(use: str) -> str:
+    """Return the name of a class in snake case, for its table in an example."""
+    class_name = use.rpartition(":")[2].rpartition(".")[2]
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", class_name).lower()
+
+
+def _format_capability(value: object) -> str:
+    """Return the value of a capability in words."""
+    if isinstance(value, str):
+        return value
+    if value is True:
+        return "yes"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} ({mode})" for name, mode in value.items())
+    if isinstance(value, Collection):
+        return ", ".join(str(item) for item in value)
+    return "by its arguments"
+
+
+def _issues(description: Description) -> Iterator[str]:
+    for message, hint in description.issues:
+        if hint:
+            yield f"wrong: {message}; {hint}\n"
+        else:
+            yield f"wrong: {message}\n"
+
+
+def _place_in_order(description: Description) -> Iterator[str]:
+    """Yield what a hook's class says of its place among others, if it says anything."""
+    if description.place:
+        for key, value in description.place.items():
+            yield f"{key:<8}  {value}"
+        yield ""
+
+
+def _capabilities(description: Description, width: int) -> Iterator[str]:
+    rows = []
+    for key, value in description.capabilities.declared():
+        rows.append((key, _format_capability(value)))
+    if rows:
+        yield "capabilities"
+        yield from columns(rows, "  ", width)
+        yield ""
+
+
+def _default_note(name: str, width: int) -> Iterator[str]:
+    """Yield how to be without a hook that a pipeline has by default."""
+    from hookflow.pipeline.load import DEFAULT_HOOKS
+
+    if name in DEFAULT_HOOKS:
+        off = f"run.default_hooks = false, or [hooks.{name}] enabled = false"
+        yield from _wrap(f"default: there unless the pipeline declares one, or says {off}", width)
+        yield ""
+
+
+def _arguments(description: Description, width: int) -> Iterator[str]:
+    if description.arguments:
+        yield "arguments"
+        yield from columns(_argument_rows(description), "  ", width)
+        yield ""
 
 
 def _methods(hook: Description) -> list[str]:
     """Return the methods as a table: what they take, and the slots that they read and write."""
     if not hook.methods:
-        return ["a plain function" + f": it fires where `points` says, e.g. {hook.fits}" * bool(hook.fits)]
-    rows = [("methods", "reads", "writes", "")]
+        line = "a plain function"
+        if hook.fits:
+            line += f": it fires where `points` says, e.g. {hook.fits}"
+        return [line]
+    rows = []
     for method in hook.methods:
-        reads, writes = (" ".join(slots.get(method.name, ())) for slots in (hook.reads, hook.writes))
-        elsewhere = "" if method.name in hook.bound else hook.elsewhere
-        rows.append((f"  {method.name}({', '.join(method.takes)})", reads, writes, elsewhere))
-    shown = [k for k in range(4) if any(row[k] for row in rows[1:])]
-    return columns([[row[k] for k in shown] for row in rows])
+        call = f"  {method.name}({', '.join(method.takes)})"
+        reads = " ".join(hook.reads.get(method.name, ()))
+        writes = " ".join(hook.writes.get(method.name, ()))
+        elsewhere = hook.elsewhere
+        if method.name in hook.bound:
+            elsewhere = ""
+        rows.append((call, reads, writes, elsewhere))
+    filled = [k for k in range(4) if any(row[k] for row in rows)]
+    heads = ("methods", "reads", "writes", "")
+    return columns([[row[k] for k in filled] for row in (heads, *rows)])
 
 
 def _wrap(text: str, width: int) -> list[str]:

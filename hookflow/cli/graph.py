@@ -1,4 +1,4 @@
-"""`hookflow graph`: draw the hooks of each point in their order, with the reasons."""
+"""`hookflow graph`: draw the hooks of each point in their order, with the reasons; of a run, where the time goes."""
 
 from __future__ import annotations
 
@@ -6,71 +6,73 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from hookflow.cli import options
 from hookflow.cli.output import as_json, echo, write_file
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
-from hookflow.graph.plan import Edge, Plan
+from hookflow.graph.plan import EdgeKind, Plan
 from hookflow.numbers import counted, duration, percent
+from hookflow.pipeline.groups import group_name, is_group, missing_group
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.monitor.costs import Cost
-
-
-def part_of(plan: Plan, points: Collection[str] = (), hook: str | None = None) -> Plan:
-    """Return what the plan says of some points, or of a hook and its edges to others; of all where none is given."""
-
-    def kept(edge: Edge) -> bool:
-        return hook in (None, edge.first, edge.then) and (not points or edge.point in points)
-
-    edges = tuple(filter(kept, plan.edges))
-    shown = {id_ for edge in edges for id_ in (edge.first_id, edge.then_id)}
-    of_hook = (binding for binding in plan.bindings if hook in (None, binding.hook) or binding.id in shown)
-    bindings = tuple(binding for binding in of_hook if not points or binding.point in points)
-    there = {binding.hook for binding in bindings}
-    return replace(
-        plan,
-        hooks=tuple(planned for planned in plan.hooks if planned.name in there),
-        bindings=bindings,
-        edges=edges,
-        given_way=tuple(passed for passed in plan.given_way if kept(passed.edge)),
-    )
+    from hookflow.graph.filters import PlanFilter
+    from hookflow.monitor.hook_costs import CallCost
+    from hookflow.service.iteration_times import IterationTimes
+    from hookflow.service.pipelines import Target
 
 
 Format = Literal["text", "mermaid", "dot", "svg", "html", "json"]
 """How a plan is drawn."""
 
+GANTT_HELP = "For a run: bars of a traced iteration, N or that of median length; without a trace median is the mean."
+WHAT_IF_HELP = "For a run: the mean iteration without this hook, or group:NAME, computed from the times of its calls."
+
 BY_SUFFIX: dict[str, Format] = {f".{format_}": format_ for format_ in get_args(Format)}
 BY_SUFFIX |= {".txt": "text", ".mmd": "mermaid", ".gv": "dot"}
 
 
+FORMAT_HELP = "Output format; by the suffix of --out, else text."
+POINT_HELP = "Draw only this point, e.g. after_train_iter. Repeatable."
+HOOK_HELP = "Draw only this hook, or group:NAME, and those that it has edges with."
+ANCESTORS_HELP = "Draw only what must fire before this hook, or before group:NAME."
+DESCENDANTS_HELP = "Draw only what must fire after this hook, or after group:NAME."
+SLOT_HELP = "Draw only hooks that read or write this slot, e.g. metrics. Repeatable."
+KIND_HELP = "Draw only edges of this kind, and the hooks that have one."
+COLLAPSE_HELP = "Draw this group of hooks as one box. Repeatable."
+CHAIN_HELP = "For a run: phases and hooks of the mean iteration, with times."
+OUT_HELP = "Write to a file, not to the terminal."
+
+
+def _hook_option(sentence: str) -> Any:
+    """Return the declaration of an option that takes a hook or a group."""
+    return typer.Option(metavar="HOOK", help=sentence, autocompletion=options.hooks_and_groups)
+
+
+_point_option = typer.Option(metavar="POINT", help=POINT_HELP, autocompletion=options.points)
+
+
 def graph(
     target: options.PipelineOrRun,
-    format_: Annotated[
-        Format | None, typer.Option("--format", "-f", help="Output format; by the suffix of --out, else text.")
-    ] = None,
-    point: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="POINT",
-            help="Draw only this point, e.g. after_train_iter. Repeatable.",
-            autocompletion=options.points,
-        ),
-    ] = None,
-    hook: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOOK", help="Draw only this hook and those that it has edges with.", autocompletion=options.hooks
-        ),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
+    format_: Annotated[Format | None, typer.Option("--format", "-f", help=FORMAT_HELP)] = None,
+    point: Annotated[list[str] | None, _point_option] = None,
+    hook: Annotated[str | None, _hook_option(HOOK_HELP)] = None,
+    ancestors: Annotated[str | None, _hook_option(ANCESTORS_HELP)] = None,
+    descendants: Annotated[str | None, _hook_option(DESCENDANTS_HELP)] = None,
+    slot: Annotated[list[str] | None, typer.Option(metavar="SLOT", help=SLOT_HELP)] = None,
+    kind: Annotated[EdgeKind | None, typer.Option(help=KIND_HELP)] = None,
+    collapse: Annotated[list[str] | None, typer.Option(metavar="GROUP", help=COLLAPSE_HELP)] = None,
+    collapse_groups: Annotated[bool, typer.Option("--collapse-groups", help="Draw every group as one box.")] = False,
+    critical_chain: Annotated[bool, typer.Option("--critical-chain", help=CHAIN_HELP)] = False,
+    gantt: Annotated[str | None, typer.Option("--gantt", metavar="N|median", help=GANTT_HELP)] = None,
+    what_if: Annotated[str | None, _hook_option(WHAT_IF_HELP)] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT_HELP)] = None,
     set_: options.Overrides = None,
     without: options.Without = None,
     only: options.Only = None,
@@ -80,81 +82,356 @@ def graph(
 ) -> None:
     """Draw which hooks fire at which points, in what order, and why.
 
+    Where the test repeats the validation, the text says so once, and `--point` draws it.
+
     For a run, draw the plan recorded at its start, with the hooks that have been switched off since; text, svg and html
-    have what each hook took.
+    have what each hook took. `--critical-chain` and `--gantt` show where the time of an iteration goes, and `--what-if`
+    what it would be without a hook.
     """
-    from hookflow.graph.render.svg import as_html, as_svg
-    from hookflow.graph.render.text import as_dot, as_mermaid, as_text
     from hookflow.service.pipelines import open_target, warn_unknown
 
-    chosen = format_ or (BY_SUFFIX.get(out.suffix.lower()) if out else "text")
-    if chosen is None:
-        hint = f"name a format with --format, or end the file's name in one of {', '.join(BY_SUFFIX)}"
-        raise UserError(Problem("the name of the file does not say in which format to draw", Where(str(out)), hint))
-    changes = {"without": without or (), "only": only or ()}
-    opened = open_target(target, overrides=set_ or (), **changes, shuffle=shuffle, imports=not no_import, runs=dir)
-    plan = opened.plan if opened.run is None else replace(opened.plan, off=_switched_off(opened.run))
+    chosen = _chosen_format(format_, out)
+    opened = open_target(
+        target,
+        set_ or (),
+        without=without or (),
+        only=only or (),
+        shuffle=shuffle,
+        imports=not no_import,
+        runs=dir,
+    )
+    if critical_chain or gantt is not None or what_if is not None:
+        lines = _iteration_lines(opened, critical_chain, gantt, what_if)
+        if out is None:
+            echo("\n".join(lines))
+        else:
+            write_file(out, "\n".join([*lines, ""]))
+        return
+    plan = opened.plan
+    if opened.run is not None:
+        plan = replace(plan, off=_switched_off(opened.run))
     warn_unknown(plan)
+    names = _FilterNames(
+        points=list(dict.fromkeys(point or ())),
+        hook=hook,
+        ancestors=ancestors,
+        descendants=descendants,
+        slots=slot or (),
+        kind=kind,
+    )
+    part, title = _narrowed(plan, names)
+    part = _collapsed(part, collapse or (), collapse_groups, chosen)
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    part, title = _narrowed(plan, list(dict.fromkeys(point or ())), hook)
-    if chosen == "json":
-        drawing = as_json(part.to_json())
-    elif chosen == "text":
-        width = max(40, shutil.get_terminal_size().columns)
-        times = _times(opened.run, part)
-        drawing = as_text(part, title, width, colour, times)
-    elif chosen in ("mermaid", "dot"):
-        drawing = {"mermaid": as_mermaid, "dot": as_dot}[chosen](part, title)
-    else:
-        times = _times(opened.run, part, _in_words)
-        drawing = {"svg": as_svg, "html": as_html}[chosen](part, title, times)
+    drawing = _drawn(opened, part, title, chosen, colour)
     if out is None:
         echo(drawing, coloured=colour)
     else:
         write_file(out, drawing + "\n")
 
 
-def _times(run: RunDir | None, plan: Plan, written: Callable[[Cost, bool], str] | None = None) -> dict[int, str]:
-    """Return what the bindings took in the last attempt of a run, as `written`, else in columns."""
+def _iteration_lines(opened: Target, critical_chain: bool, gantt: str | None, what_if: str | None) -> list[str]:
+    """Return where the time of an iteration goes. Raises UserError for a pipeline that has not run."""
+    if opened.run is None:
+        option = "--what-if"
+        if critical_chain:
+            option = "--critical-chain"
+        elif gantt is not None:
+            option = "--gantt"
+        hint = "name a run: its id, its name or its folder"
+        raise UserError(Problem(f"{opened.name} is a pipeline, and only a run has times", Where(option), hint))
+    parts = []
+    if critical_chain:
+        parts.append(_chain_lines(opened.name, opened.run, opened.plan))
+    if gantt is not None:
+        parts.append(_gantt_lines(opened.name, opened.run, opened.plan, gantt))
+    if what_if is not None:
+        parts.append(_what_if_lines(opened.name, opened.run, opened.plan, what_if))
+    lines = parts[0]
+    for part in parts[1:]:
+        lines += ["", *part]
+    return lines
+
+
+def _chain_lines(name: str, run: RunDir, plan: Plan) -> list[str]:
+    """Return the mean iteration as a list of phases and hooks."""
+    from hookflow.graph.render.timeline import draw_chain
+    from hookflow.service.iteration_times import read_mean_times
+
+    times = read_mean_times(run, plan)
+    lines = [f"{name}: {_heading_of_means(times)}", "", *draw_chain(times.spans, times.total)]
+    if times.background:
+        lines += ["", f"beside the training, in no iteration: {', '.join(times.background)}"]
+    return lines
+
+
+def _gantt_lines(name: str, run: RunDir, plan: Plan, wanted: str) -> list[str]:
+    """Return an iteration as bars: the one of a number, or "median". Raises UserError for anything else."""
+    from hookflow.graph.render.timeline import draw_gantt
+    from hookflow.service.iteration_times import read_mean_times, read_traced_times
+
+    if wanted != "median" and not wanted.isdecimal():
+        hint = "write --gantt median, or the number of a traced iteration"
+        raise UserError(Problem(f'"{wanted}" is no iteration', Where("--gantt"), hint))
+    if wanted == "median":
+        iteration = None
+    else:
+        iteration = int(wanted)
+    times = read_traced_times(run, iteration) or read_mean_times(run, plan)
+    heading = _heading_of_means(times)
+    if iteration is not None:
+        heading = f"iteration {times.iteration:,}: {duration(times.total)}"
+    elif times.iteration:
+        traced = counted(times.num_iterations, "traced iteration")
+        heading = f"iteration {times.iteration:,}, the median of {traced}: {duration(times.total)}"
+    width = max(40, shutil.get_terminal_size().columns)
+    return [f"{name}: {heading}", "", *draw_gantt(times.spans, times.total, width)]
+
+
+def _what_if_lines(name: str, run: RunDir, plan: Plan, hook: str) -> list[str]:
+    """Return the mean iteration without a hook, and how to measure it. Raises UserError for an unknown hook."""
+    from hookflow.events.rundir import run_argument
+    from hookflow.graph.render.timeline import draw_chain
+    from hookflow.service.iteration_times import read_mean_times, without_hooks
+
+    hooks = _hooks_named(plan, hook, "--what-if")
+    times = read_mean_times(run, plan)
+    rest = without_hooks(times, hooks)
+    saved = times.total - rest.total
+    share = percent(saved / times.total)
+    lines = [
+        f"{name}: {_heading_of_means(times)}",
+        f"without {hook}: {duration(rest.total)}, {duration(saved)} less ({share} %)",
+        "",
+        *draw_chain(rest.spans, rest.total),
+        "",
+    ]
+    timed = {span.name for span in times.spans if span.point}
+    for each in hooks:
+        if each in times.background:
+            lines.append(f"{each} fires beside the training: its calls take no time of an iteration")
+        elif each not in timed:
+            lines.append(f"{each}: no call of it is known to be in an iteration alone")
+    command = f"hookflow rerun {run_argument(run)} --at 1 --for {min(times.num_iterations, 100)} --without {hook}"
+    lines.append("computed from its calls in the training thread; what else depends on it is as before")
+    lines.append(f"measured by: {command}, and hookflow graph --critical-chain of the folder that it prints")
+    return lines
+
+
+def _heading_of_means(times: IterationTimes) -> str:
+    heading = f"mean of {counted(times.num_iterations, 'iteration')}: {duration(times.total)}"
+    if times.has_part:
+        heading += ", with part of one that did not end"
+    return heading
+
+
+def _chosen_format(format_: Format | None, out: Path | None) -> Format:
+    """Return the format that is stated, or that the name of the file says. Raises UserError if neither does."""
+    if format_ is not None:
+        return format_
+    if out is None:
+        return "text"
+    by_name = BY_SUFFIX.get(out.suffix.lower())
+    if by_name is None:
+        hint = f"name a format with --format, or end the file's name in one of {', '.join(BY_SUFFIX)}"
+        raise UserError(Problem("the name of the file does not say in which format to draw", Where(str(out)), hint))
+    return by_name
+
+
+def _drawn(opened: Target, plan: Plan, title: str, chosen: Format, colour: bool) -> str:
+    from hookflow.graph.render.html import as_html
+    from hookflow.graph.render.svg import as_svg
+    from hookflow.graph.render.text import as_dot, as_mermaid
+
+    if chosen == "json":
+        return as_json(plan.to_json())
+    if chosen == "mermaid":
+        return as_mermaid(plan, title)
+    if chosen == "dot":
+        return as_dot(plan, title)
+    if chosen == "text":
+        return _drawn_text(opened, plan, title, colour)
+    times = _times(opened.run, plan, _in_words)
+    if chosen == "svg":
+        return as_svg(plan, title, times)
+    return as_html(plan, title, times)
+
+
+def _drawn_text(opened: Target, plan: Plan, title: str, colour: bool) -> str:
+    """Return the plan as text. Points of the test that repeat the validation are left out, unless they have times."""
+    from hookflow.graph.collapse import describe_repeats, find_repeats, without_points
+    from hookflow.graph.render.text import as_text
+
+    width = max(40, shutil.get_terminal_size().columns)
+    times = _times(opened.run, plan)
+    remark = ""
+    if not times:
+        repeats = find_repeats(plan)
+        plan = without_points(plan, [repeat.point for repeat in repeats])
+        remark = describe_repeats(repeats)
+    return as_text(plan, title, width, colour, times, remark)
+
+
+def _times(run: RunDir | None, plan: Plan, written: Callable[[CallCost, bool], str] | None = None) -> dict[int, str]:
+    """Return what the bindings took in the last attempt of a run, as `written`, else in columns.
+
+    A box of several bindings has none: their medians cannot be added.
+    """
     if run is None:
         return {}
-    from hookflow.monitor.costs import in_columns, of_bindings
     from hookflow.monitor.feed import Live
+    from hookflow.monitor.hook_costs import cost_columns, costs_by_binding
 
     live = Live(run, kept=True)
     live.read_all()
-    return of_bindings(live.state, plan, written or in_columns)
+    single = [binding for binding in plan.bindings if binding.id not in plan.collapsed_by_id]
+    return costs_by_binding(live.state, replace(plan, bindings=tuple(single)), written or cost_columns)
 
 
-def _in_words(cost: Cost, has_device: bool) -> str:
-    device = f", {duration(cost.device)} on the device" if has_device and cost.device else ""
-    share = "" if cost.share is None else f", {percent(cost.share)} % of iterations"
-    return f"{cost.count:,} × {duration(cost.ns or 0.0)}{device}{share}"
+def _in_words(cost: CallCost, has_device: bool) -> str:
+    words = f"{cost.count:,} × {duration(cost.median or 0.0)}"
+    if has_device and cost.device:
+        words += f", {duration(cost.device)} on the device"
+    if cost.share is not None:
+        words += f", {percent(cost.share)} % of iterations"
+    return words
 
 
 def _switched_off(run: RunDir) -> tuple[tuple[str, int], ...]:
     """Return the hooks of a run that a command or an error has switched off, and the iterations done then."""
-    from hookflow.monitor.summary import read_overview
+    from hookflow.monitor.summary import read_run_summary
 
-    return tuple(read_overview(run, time.time()).state.disabled.items())
+    return tuple(read_run_summary(run, time.time()).state.disabled.items())
 
 
-def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan, str]:
+def _collapsed(plan: Plan, names: Sequence[str], all_groups: bool, chosen: Format) -> Plan:
+    """Return the plan with the named groups, or all, as boxes. Raises UserError for an unknown one, and for JSON."""
+    from hookflow.graph.collapse import collapse_groups
+
+    if not names and not all_groups:
+        return plan
+    if chosen == "json":
+        hint = "leave the option out: the plan has its groups under `groups`"
+        raise UserError(Problem("JSON has every hook of a group", Where("--collapse"), hint))
+    groups = [plan.groups_by_name[_known_group(plan, name, "--collapse")] for name in names]
+    if all_groups:
+        groups = list(plan.groups)
+    return collapse_groups(plan, groups)
+
+
+def _known_group(plan: Plan, written: str, option: str) -> str:
+    """Return the name of a group. Raises UserError if there is none."""
+    name = group_name(written)
+    if name not in plan.groups_by_name:
+        raise UserError(missing_group(name, plan.groups_by_name, Where(option), f"{option} names"))
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class _FilterNames:
+    """The options that say which part of a plan is drawn, as they are written."""
+
+    points: Sequence[str]
+    hook: str | None
+    ancestors: str | None
+    descendants: str | None
+    slots: Sequence[str]
+    kind: EdgeKind | None
+
+    def filter(self, plan: Plan) -> PlanFilter:
+        """Return the filter, with the members of groups. Raises UserError for an unknown name."""
+        from hookflow.graph.filters import PlanFilter
+
+        hooks = _hooks_named(plan, self.hook, "--hook")
+        ancestors = _hooks_named(plan, self.ancestors, "--ancestors")
+        descendants = _hooks_named(plan, self.descendants, "--descendants")
+        _refuse_unknown_points(plan, self.points)
+        _refuse_unknown_slots(plan, self.slots)
+        return PlanFilter(self.points, hooks, ancestors, descendants, self.slots, self.kind)
+
+    def described(self, bound: Sequence[str]) -> str:
+        """Return the part in words, for the heading; `bound` are the points that `hook` fires at."""
+        where = " and ".join(self.points)
+        words = []
+        if self.hook:
+            at = where or counted(len(bound), "point")
+            words.append(f"{self.hook} at {at}, with the hooks that it has edges with")
+        elif where:
+            words.append(f"hooks at {where}")
+        if self.ancestors:
+            words.append(f"what fires before {self.ancestors}")
+        if self.descendants:
+            words.append(f"what fires after {self.descendants}")
+        if self.slots:
+            words.append(f"what touches {' or '.join(self.slots)}")
+        if self.kind:
+            words.append(f"edges of kind {self.kind}")
+        return "; ".join(words)
+
+
+def _narrowed(plan: Plan, names: _FilterNames) -> tuple[Plan, str]:
+    """Return the part of a plan that is drawn, and its title. Raises UserError for an unknown name, or for nothing."""
     from hookflow.graph.render.text import title_of
+
+    chosen = names.filter(plan)
+    bound: dict[str, None] = {}
+    for binding in plan.bindings:
+        if not chosen.hooks or binding.hook in chosen.hooks:
+            bound[binding.point] = None
+    for point in names.points:
+        if point not in bound:
+            message = f"no hook fires at {point}"
+            firing = "hooks fire"
+            if names.hook is not None:
+                message = f"{names.hook} does not fire at {point}"
+                firing = "it fires"
+            raise UserError(Problem(message, hint=f"{firing} at {', '.join(bound)}"))
+    narrowed = chosen.apply(plan)
+    if chosen.has_only_points:
+        return narrowed, title_of(narrowed)
+    described = names.described(list(bound))
+    if not narrowed.bindings:
+        raise UserError(Problem(f"nothing to draw: {described}", hint="leave out an option"))
+    return narrowed, title_of(narrowed, described)
+
+
+def _hooks_named(plan: Plan, name: str | None, option: str) -> tuple[str, ...]:
+    """Return the hook of a name, or the members of a group; none without a name. Raises UserError for an unknown one.
+
+    A group without members that are on is refused, too: a filter by nothing would let all pass.
+    """
+    if name is None:
+        return ()
+    if is_group(name):
+        group = plan.groups_by_name[_known_group(plan, name, option)]
+        if not group.members:
+            raise UserError(Problem(f'the group "{group.name}" has no hooks that are on', Where(option)))
+        return group.members
+    if name in plan.hooks_by_name:
+        return (name,)
+    hint = nearest_or_all(name, list(plan.hooks_by_name), "it has")
+    if name in plan.groups_by_name:
+        hint = f'the group is written "group:{name}"'
+    raise UserError(Problem(f'there is no hook "{name}" in this pipeline', hint=hint))
+
+
+def _refuse_unknown_points(plan: Plan, points: Sequence[str]) -> None:
     from hookflow.service.pipelines import no_point
 
-    names = [planned.name for planned in plan.hooks]
-    if hook is not None and hook not in names:
-        hint = nearest_or_all(hook, names, "it has")
-        raise UserError(Problem(f'there is no hook "{hook}" in this pipeline', hint=hint))
-    if unknown := [point for point in points if point not in plan.points]:
-        raise UserError(no_point(plan.points, unknown[0]))
-    bound = list(dict.fromkeys(binding.point for binding in plan.bindings if hook in (None, binding.hook)))
-    fires, fire = ("no hook fires", "hooks fire") if hook is None else (f"{hook} does not fire", "it fires")
-    if unbound := [point for point in points if point not in bound]:
-        raise UserError(Problem(f"{fires} at {unbound[0]}", hint=f"{fire} at {', '.join(bound)}"))
-    plan = part_of(plan, points, hook)
-    if hook is None:
-        return plan, title_of(plan)
-    where = " and ".join(points) or counted(len(bound), "point")
-    return plan, title_of(plan, f"{hook} at {where}, with the hooks that it has edges with")
+    for point in points:
+        if point not in plan.points:
+            raise UserError(no_point(plan.points, point))
+
+
+def _refuse_unknown_slots(plan: Plan, slots: Sequence[str]) -> None:
+    touched: dict[str, None] = {}
+    for binding in plan.bindings:
+        touched |= dict.fromkeys((*binding.reads, *binding.writes))
+    for slot in slots:
+        if not any(_is_part(slot, known) or _is_part(known, slot) for known in touched):
+            hint = nearest_or_all(slot, list(touched), "they touch")
+            raise UserError(Problem(f'no hook of this pipeline touches a slot "{slot}"', hint=hint))
+
+
+def _is_part(slot: str, whole: str) -> bool:
+    """Say whether a slot is another one, or a part of it."""
+    return slot == whole or slot.startswith(f"{whole}.")

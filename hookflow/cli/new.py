@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 from hookflow.cli import options
 from hookflow.cli.output import echo, write_file
 from hookflow.errors import Problem, UserError, Where
-from hookflow.hooks.registry import BUILT_IN
+from hookflow.pipeline.registry import HOOKS
 
 TEMPLATES = files("hookflow.cli") / "templates"
 """A folder for each kind: its files, in which NAME and CLASS are placeholders."""
-NEXT = {
+NEXT_STEPS = {
     "pipeline": (
         "train it with `hookflow run {name}.toml`;",
         "the model and the data in {name}.py are examples: put your own in their place",
@@ -37,23 +37,52 @@ def new(
 
     Example: `hookflow new pipeline spirals`
     """
-    type_name = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
-    blanks = {"NAME": name, "CLASS": type_name}
-    templates = sorted((TEMPLATES / kind).iterdir(), key=lambda template: template.name)
-    texts = {Path(item.name.removesuffix(".txt").replace("NAME", name)): item.read_text("utf-8") for item in templates}
-    where = Where("NAME")
+    type_name = _type_name(name)
+    _refuse_bad_name(name)
+    texts = _fill_templates(kind, name, type_name)
+    existing = [path for path in texts if path.exists() or path.is_symlink()]
+    if existing:
+        message = "is there already, and is not overwritten"
+        raise UserError([Problem(message, Where(str(path))) for path in existing])
+    _refuse_taken_name(kind, name)
+    for path, text in texts.items():
+        write_file(path, text)
+    echo(f"wrote {', '.join(str(path) for path in texts)}")
+    for line in NEXT_STEPS[kind]:
+        echo(line.format(name=name, type_name=type_name))
+
+
+def _type_name(name: str) -> str:
+    """Return a name in snake case as that of a class."""
+    words = name.split("_")
+    return "".join(word[:1].upper() + word[1:] for word in words)
+
+
+def _refuse_bad_name(name: str) -> None:
+    """Raise UserError where a Python file or a class cannot have this name."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
         hint = "letters, digits and _, a letter first: it names a Python file and a class"
-        raise UserError(Problem(f'"{name}" cannot be a name', where, hint))
-    if there := [path for path in texts if path.exists() or path.is_symlink()]:
-        raise UserError([Problem("is there already, and is not overwritten", Where(str(path))) for path in there])
-    if kind == "hook" and name in BUILT_IN:
+        raise UserError(Problem(f'"{name}" cannot be a name', Where("NAME"), hint))
+
+
+def _refuse_taken_name(kind: str, name: str) -> None:
+    """Raise UserError where a new file or hook of this name would hide another."""
+    where = Where("NAME")
+    if kind == "hook" and name in HOOKS.built_in:
         raise UserError(Problem(f'"{name}" is a built-in hook', where, "choose another name"))
-    if (module := find_spec(name)) is not None and module.origin is not None:  # a mere folder hides nothing
+    module = find_spec(name)
+    if module is not None and module.origin is not None:  # a mere folder hides nothing
         message = f'"{name}" is the name of a Python module: a file {name}.py here would hide it'
         raise UserError(Problem(message, where, "choose another name"))
-    for path, text in texts.items():
-        write_file(path, re.sub("NAME|CLASS", lambda blank: blanks[blank[0]], text))
-    echo(f"wrote {', '.join(map(str, texts))}")
-    for line in NEXT[kind]:
-        echo(line.format(name=name, type_name=type_name))
+
+
+def _fill_templates(kind: str, name: str, type_name: str) -> dict[Path, str]:
+    """Return the text of each file to write, in the order of the templates' names."""
+    values = {"NAME": name, "CLASS": type_name}
+    texts = {}
+    templates = sorted((TEMPLATES / kind).iterdir(), key=lambda template: template.name)
+    for template in templates:
+        file_name = template.name.removesuffix(".txt").replace("NAME", name)
+        text = template.read_text("utf-8")
+        texts[Path(file_name)] = re.sub("NAME|CLASS", lambda match: values[match[0]], text)
+    return texts

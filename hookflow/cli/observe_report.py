@@ -30,7 +30,7 @@ from hookflow.pipeline.source_map import Key, as_toml, dotted
 from hookflow.service.findings import labelled
 
 if TYPE_CHECKING:
-    from hookflow.trials.temporary_run import Observed
+    from hookflow.trials.temporary_run import ObservationResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +49,42 @@ def declarations(loaded: Loaded, plan: Plan, missing: Mapping[Method, Slots]) ->
     """Yield what the file should say so that what is `missing` is declared, and what it or the class says stays."""
     for hook in plan.hooks:
         for verb in VERBS:
-            more = {
-                method: slots for (name, method), both in missing.items() if name == hook.name
-                for slots in [both.of(verb)] if slots
-            }  # fmt: skip
-            if more:
-                yield Declaration(hook.name, verb, _value(loaded, plan, hook.name, verb, more))
+            missing_slots: dict[str, Sequence[str]] = {}
+            for (name, method), touched in missing.items():
+                slots = touched.of(verb)
+                if name == hook.name and slots:
+                    missing_slots[method] = slots
+            if missing_slots:
+                value = _declared_value(loaded, plan, hook.name, verb, missing_slots)
+                yield Declaration(hook.name, verb, value)
 
 
-def _value(
-    loaded: Loaded, plan: Plan, hook: str, verb: Verb, more: Mapping[str, Sequence[str]]
+def _declared_value(
+    loaded: Loaded, plan: Plan, hook: str, verb: Verb, missing_slots: Mapping[str, Sequence[str]]
 ) -> list[str] | dict[str, list[str]]:
     """Return what the file should say: in a list if all methods touch the same, or the file has one already."""
-    message = loaded.pipeline.hooks[hook]
-    stated = message.reads if verb == "reads" else message.writes
+    table = loaded.pipeline.hooks[hook]
+    stated = table.writes
+    if verb == "reads":
+        stated = table.reads
     if isinstance(stated, list):
-        added = [slot for slots in more.values() for slot in slots]
-        return list(dict.fromkeys([*stated, *widest(added)]))
-    slots = {
-        binding.method: [*widest({*Slots(binding.reads, binding.writes).of(verb), *more.get(binding.method, ())})]
-        for binding in plan.bindings
-        if binding.hook == hook
-    }
-    item, *others = slots.values()
-    if stated is None and all(other == item for other in others):
-        return item
-    return {**(stated or {}), **{method: slots[method] for method in more}}
+        added: list[str] = []
+        for slots in missing_slots.values():
+            added += slots
+        return list(dict.fromkeys([*stated, *widest(added)]))  # each once
+    slots_by_method: dict[str, list[str]] = {}
+    for binding in plan.bindings:
+        if binding.hook == hook:
+            declared = Slots(binding.reads, binding.writes).of(verb)
+            touched = {*declared, *missing_slots.get(binding.method, ())}
+            slots_by_method[binding.method] = list(widest(touched))
+    first, *others = slots_by_method.values()
+    if stated is None and all(other == first for other in others):
+        return first
+    value = dict(stated or {})
+    for method in missing_slots:
+        value[method] = slots_by_method[method]
+    return value
 
 
 def with_key(text: str, table: Key, key: str, value: Any) -> str:
@@ -87,14 +97,20 @@ def with_key(text: str, table: Key, key: str, value: Any) -> str:
 
     wanted = tomli.loads(text)
     there: Any = wanted
-    document = tomlkit.parse(text if text.endswith("\n") else f"{text}\n")
+    whole_lines = text
+    if not text.endswith("\n"):
+        whole_lines += "\n"
+    document = tomlkit.parse(whole_lines)
     edited: Any = document
     for name in table:
         there = there.setdefault(name, {})
         if name not in edited:
             if edited is document and text:
                 document.add(tomlkit.nl())
-            edited[name] = tomlkit.inline_table() if isinstance(edited, InlineTable) else tomlkit.table()
+            if isinstance(edited, InlineTable):
+                edited[name] = tomlkit.inline_table()
+            else:
+                edited[name] = tomlkit.table()
         edited = edited[name]
     there[key] = value
     _put(edited, key, value)
@@ -125,13 +141,27 @@ def _pair(ambiguity: Ambiguity) -> tuple[str, frozenset[str]]:
     return ambiguity.point, frozenset((ambiguity.first.hook, ambiguity.then.hook))
 
 
+BYTE_ORDER_MARK = "\ufeff"
+
+HALF_SUFFIXES = {"whole": "", "enter": " (entered)", "exit": " (left)"}
+"""What follows the point of a binding, by its half."""
+
+LARGE_NETWORK = "the network is large: writes to its memory by other code than PyTorch's were not looked for"
+
+
+def _other_slots(slots: Sequence[str], hook: str) -> str:
+    """Return the slots but that of the hook itself; "-" for none."""
+    others = [slot for slot in slots if slot != f"hook.{hook}"]
+    return ", ".join(others) or "-"
+
+
 @dataclass(frozen=True, slots=True)
-class Report:
+class ObservationReport:
     """The findings of an observed run about the declarations of a pipeline."""
 
     loaded: Loaded
     plan: Plan
-    observed: "Observed"
+    observed: "ObservationResult"
     missing: Mapping[Method, Slots]
     declarations: Sequence[Declaration]
     declared: Plan
@@ -142,7 +172,7 @@ class Report:
     """Pairs of a hook that changes a slot and a hook that reads it; the read stays undeclared until one is stated."""
 
     @classmethod
-    def of(cls, loaded: Loaded, plan: Plan) -> "Report":
+    def of(cls, loaded: Loaded, plan: Plan) -> "ObservationReport":
         """Run a few iterations; exit with 1 when something raised that is no hook, with 130 after Ctrl-C."""
         from hookflow.trials.temporary_run import observe
 
@@ -174,39 +204,49 @@ class Report:
         """
         seconds = f"{self.observed.seconds:.1f} s"
         yield f"\nobserved {self.observed.iters} iterations in {seconds}; nothing was kept"
-        rows = [("hook", "at", "firings", "reads", "writes")]
-        for seen in self.observed.seen:
-            binding = seen.binding
-            half = {"whole": "", "enter": " (entered)", "exit": " (left)"}[binding.half]
-            own = f"hook.{binding.hook}"
-            reads, writes = (
-                ", ".join(slot for slot in slots if slot != own) or "-"
-                for slots in (seen.touched.reads, seen.touched.writes)
-            )
-            if seen.firings:
-                rows.append((binding.hook, binding.point + half, str(seen.firings), reads, writes))
-        yield from columns(rows, "  ")
-        never = (
-            f"{hook} {' and '.join(' '.join((verb, ', '.join(slots))) for verb, slots in both.by_verb())}"
-            for hook, both in never_seen(self.observed.seen).items()
-        )
-        limit = "the network is large: writes to its memory by other code than PyTorch's were not looked for"
-        for name, texts in (
-            ("not seen", never),
-            ("not fired", (f"{item.hook} at {item.point}: {item.why}" for item in self.observed.silent)),
-            ("ordered", self._ordered(ambiguous)),
-            ("limit", () if self.observed.by_content else (limit,)),
-        ):
-            for k, text in enumerate(texts):
-                yield labelled("" if k else name, text, width)
+        yield from columns(self._firings(), "  ")
+        sections = {
+            "not seen": self._never_seen(),
+            "not fired": [f"{item.hook} at {item.point}: {item.why}" for item in self.observed.silent],
+            "ordered": list(self._ordered(ambiguous)),
+            "limit": [] if self.observed.by_content else [LARGE_NETWORK],
+        }
+        for name, texts in sections.items():
+            label = name
+            for text in texts:
+                yield labelled(label, text, width)
+                label = ""
         for problem in self.problems(undeclared=not written):
             yield f"\nwarning: {problem}"
+
+    def _firings(self) -> list[tuple[str, ...]]:
+        """Return the rows of a table: each hook that has fired, with the slots that it was seen to touch."""
+        rows: list[tuple[str, ...]] = [("hook", "at", "firings", "reads", "writes")]
+        for seen in self.observed.seen:
+            if not seen.firings:
+                continue
+            binding = seen.binding
+            place = binding.point + HALF_SUFFIXES[binding.half]
+            reads = _other_slots(seen.touched.reads, binding.hook)
+            writes = _other_slots(seen.touched.writes, binding.hook)
+            rows.append((binding.hook, place, str(seen.firings), reads, writes))
+        return rows
+
+    def _never_seen(self) -> list[str]:
+        """Return what each hook declares and was never seen to touch."""
+        texts = []
+        for hook, slots in never_seen(self.observed.seen).items():
+            declared = " and ".join(f"{verb} {', '.join(names)}" for verb, names in slots.by_verb())
+            texts.append(f"{hook} {declared}")
+        return texts
 
     def problems(self, *, undeclared: bool = True) -> Iterator[Problem]:
         """Yield a warning for each pair that nothing orders or declarations turn, and for each hook that lacks some."""
         place = self.loaded.places.of
         for item in self.undecided:
-            change, reader, slots = item.first.hook, item.then.hook, ", ".join(item.slots)
+            change = item.first.hook
+            reader = item.then.hook
+            slots = ", ".join(item.slots)
             yield Problem(
                 f'at {item.point}, "{change}" changes {slots}, "{reader}" reads it, and nothing states the order',
                 place(f"hooks.{reader}"),
@@ -214,27 +254,43 @@ class Report:
                 f'after = ["{change}"] in [hooks.{reader}], or after = ["{reader}"] in [hooks.{change}]',
             )
         for item in self.turned:
-            first, then = item.first.hook, item.then.hook
+            first = item.first.hook
+            then = item.then.hook
             yield Problem(
                 f'at {item.point}, "{first}" fires ahead of "{then}"; both touch {", ".join(item.slots)}. Once that '
                 "is declared, it is the other way round",
                 place(f"hooks.{first}"),
                 f'declare what they touch (--write), or state which is right: after = ["{then}"] in [hooks.{first}]',
             )
-        for hook in dict.fromkeys(declaration.hook for declaration in self.declarations if undeclared):
-            at: dict[str, list[str]] = {}
-            for (name, method), both in self.missing.items():
-                for verb, touched in both.by_verb() if name == hook else ():
-                    points = dict.fromkeys(b.point for b in self.plan.bindings if (b.hook, b.method) == (hook, method))
-                    where = [method] if method.startswith("around_") else points
-                    at.setdefault(f"{verb} {', '.join(touched)}", []).extend(where)
-            all_touched = "; ".join(f"{slots} at {' and '.join(points)}" for slots, points in at.items())
-            lines = [f"\n        {declaration}" for declaration in self.declarations if declaration.hook == hook]
-            yield Problem(
-                f'hook "{hook}" touches what it does not declare: {all_touched}',
-                place(f"hooks.{hook}"),
-                f"declare it in [hooks.{hook}], or in its class:{''.join(lines)}",
-            )
+        if undeclared:
+            for hook in dict.fromkeys(declaration.hook for declaration in self.declarations):
+                yield self._undeclared_slots(hook)
+
+    def _undeclared_slots(self, hook: str) -> Problem:
+        """Return the warning that a hook touches slots without a declaration."""
+        places_by_slots: dict[str, list[str]] = {}
+        for (name, method), slots in self.missing.items():
+            if name == hook:
+                places = self._places_of(hook, method)
+                for verb, names in slots.by_verb():
+                    places_by_slots.setdefault(f"{verb} {', '.join(names)}", []).extend(places)
+        touched = "; ".join(f"{slots} at {' and '.join(places)}" for slots, places in places_by_slots.items())
+        lines = [f"\n        {declaration}" for declaration in self.declarations if declaration.hook == hook]
+        return Problem(
+            f'hook "{hook}" touches what it does not declare: {touched}',
+            self.loaded.places.of(f"hooks.{hook}"),
+            f"declare it in [hooks.{hook}], or in its class:{''.join(lines)}",
+        )
+
+    def _places_of(self, hook: str, method: str) -> list[str]:
+        """Return where a method fires: its points, or its own name if it stands around a pair."""
+        if method.startswith("around_"):
+            return [method]
+        points = {}
+        for binding in self.plan.bindings:
+            if (binding.hook, binding.method) == (hook, method):
+                points[binding.point] = True
+        return list(points)
 
     def write(self) -> Iterator[str]:
         """Put the missing declarations into the pipeline file, and yield a line for each. Existing lines stay.
@@ -242,9 +298,12 @@ class Report:
         Raises UserError where one of them cannot be added; nothing is written then.
         """
         source = self.loaded.source
-        of_file, text = load(source).pipeline.hooks, source.read_bytes().decode("utf-8")
-        mark = "\ufeff" * text.startswith("\ufeff")
-        text, lines, problems = text.removeprefix(mark), [], []
+        of_file = load(source).pipeline.hooks
+        whole_text = source.read_bytes().decode("utf-8")
+        text = whole_text.removeprefix(BYTE_ORDER_MARK)
+        mark = whole_text.removesuffix(text)
+        lines = []
+        problems = []
         for item in self.declarations:
             try:
                 if item.hook not in of_file:
@@ -267,7 +326,8 @@ class Report:
         still = {_pair(item) for item in (*ambiguities(self.declared), *self.undecided)}
         turned = {_pair(item) for item in self.turned}
         for entry in {_pair(each): each for each in (*ambiguous, *self.turned)}.values():
-            first, then = entry.first.hook, entry.then.hook
+            first = entry.first.hook
+            then = entry.then.hook
             if _pair(entry) in turned:
                 decided = f"once all is declared, {then} ahead of {first}, and now it is the other way round"
             elif _pair(entry) in still:

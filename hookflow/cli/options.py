@@ -13,17 +13,19 @@ import typer
 
 from hookflow.text import printable
 
-Offer = tuple[str, str]
+Completion = tuple[str, str]
 """A word, and in a few words what it means (or nothing); zsh and fish show both."""
 
+Completions = Callable[[typer.Context], Iterable[Completion]]
 
-def _offering(offers: Callable[[typer.Context], Iterable[Offer]]) -> Callable[[typer.Context, str], list[Offer]]:
-    """Return a completion: those of the offers that go on from what is typed, and that a terminal can show."""
 
-    def complete(ctx: typer.Context, incomplete: str) -> list[Offer]:
+def _completing(completions: Completions) -> Callable[[typer.Context, str], list[Completion]]:
+    """Return what a shell calls: the words that go on from what is typed, and that a terminal can show."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[Completion]:
         fitting = []
         with suppress(Exception):  # a file that is no TOML yet, a folder that may not be read
-            for word, meaning in offers(ctx):
+            for word, meaning in completions(ctx):
                 if word.startswith(incomplete) and printable(word) == word:
                     fitting.append((word, printable(meaning)))
         return fitting
@@ -31,48 +33,66 @@ def _offering(offers: Callable[[typer.Context], Iterable[Offer]]) -> Callable[[t
     return complete
 
 
-@_offering
-def hooks(ctx: typer.Context) -> Iterator[Offer]:
+@_completing
+def hooks(ctx: typer.Context) -> Iterator[Completion]:
     """Offer the hooks of the pipeline that the command line names."""
-    yield from ((name, str(hook.get("use", ""))) for name, hook in _tables(ctx, "hooks").items())
+    for name, hook in _tables(ctx, "hooks").items():
+        yield name, str(hook.get("use", ""))
 
 
-@_offering
-def points(ctx: typer.Context) -> Iterator[Offer]:
+@_completing
+def hooks_and_groups(ctx: typer.Context) -> Iterator[Completion]:
+    """Offer the hooks of the pipeline that the command line names, and its groups."""
+    for name, hook in _tables(ctx, "hooks").items():
+        yield name, str(hook.get("use", ""))
+    for name, group in _tables(ctx, "groups").items():
+        members = [str(member) for member in group.get("hooks", ())]
+        yield f"group:{name}", ", ".join(members)
+
+
+@_completing
+def points(ctx: typer.Context) -> Iterator[Completion]:
     """Offer the points of every run, and the pipeline's own."""
     from hookflow.graph.points import STANDARD
 
-    yield from ((point.name, point.about) for point in STANDARD)
-    yield from ((name, str(point.get("about", ""))) for name, point in _tables(ctx, "points").items())
+    for point in STANDARD:
+        yield point.name, point.about
+    for name, table in _tables(ctx, "points").items():
+        yield name, str(table.get("about", ""))
 
 
-@_offering
-def runs(ctx: typer.Context) -> Iterator[Offer]:
+@_completing
+def runs(ctx: typer.Context) -> Iterator[Completion]:
     """Offer the ids of all runs, the newest first, and their names."""
     return _runs(Path(ctx.params.get("dir") or "runs"))
 
 
-@_offering
-def files_and_runs(ctx: typer.Context) -> Iterator[Offer]:
+@_completing
+def files_and_runs(ctx: typer.Context) -> Iterator[Completion]:
     """Offer pipeline files and runs; where none of them fits, the shell goes on with files."""
-    yield from ((str(path), "") for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml")))
+    for folder in (Path(), Path("pipelines")):
+        for path in sorted(folder.glob("*.toml")):
+            yield str(path), ""
     yield from _runs(Path("runs"))
 
 
-@_offering
-def keys(ctx: typer.Context) -> Iterator[Offer]:
+@_completing
+def keys(ctx: typer.Context) -> Iterator[Completion]:
     """Offer the keys of the pipeline, ready for a value."""
     from hookflow.pipeline.source_map import flat
 
-    yield from ((f"{key}=", f"now {value!r}") for key, value in flat(_pipeline(ctx)))
+    for key, value in flat(_pipeline(ctx)):
+        yield f"{key}=", f"now {value!r}"
 
 
-def _runs(root: Path) -> Iterator[Offer]:
+def _runs(root: Path) -> Iterator[Completion]:
     from hookflow.events.rundir import all_runs
 
     runs = all_runs(root)
-    yield from ((run.id, run.path.parent.name) for run in runs)
-    yield from ((name, "its newest run") for name in dict.fromkeys(run.path.parent.name for run in runs))
+    for run in runs:
+        yield run.id, run.path.parent.name
+    for name in dict.fromkeys(run.path.parent.name for run in runs):  # each once
+        yield name, "its newest run"
 
 
 def _tables(ctx: typer.Context, name: str) -> dict[str, Any]:
@@ -87,10 +107,13 @@ def _pipeline(ctx: typer.Context) -> dict[str, Any]:
     from hookflow.pipeline.layers import read
     from hookflow.service.pipelines import only_pipeline
 
-    # where an option is completed, click has left the arguments before it unread
-    unread = (word for word in ctx.args if word.endswith(".toml") and Path(word).is_file())
-    named = ctx.params.get("pipeline") or ctx.params.get("target") or next(unread, None)
-    return tomli.loads(read(Path(named or only_pipeline())))
+    path = ctx.params.get("pipeline") or ctx.params.get("target")
+    if not path:
+        for word in ctx.args:  # where an option is completed, click has left the arguments before it unread
+            if word.endswith(".toml") and Path(word).is_file():
+                path = word
+                break
+    return tomli.loads(read(Path(path or only_pipeline())))
 
 
 SELECTION = "Which hooks, in what order"
@@ -112,7 +135,7 @@ def argument(metavar: str, sentence: str, offered: Callable[..., Any] | None = N
 
 
 def _hooks_option(sentence: str) -> Any:
-    return typer.Option(metavar="HOOK", help=sentence, rich_help_panel=SELECTION, autocompletion=hooks)
+    return typer.Option(metavar="HOOK", help=sentence, rich_help_panel=SELECTION, autocompletion=hooks_and_groups)
 
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
@@ -121,8 +144,10 @@ _overrides = "Override a key, e.g. run.seed=1. Repeatable."
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_overrides, autocompletion=keys)
 ]
-Without = Annotated[list[str] | None, _hooks_option("Switch a hook off. Repeatable.")]
-Only = Annotated[list[str] | None, _hooks_option("Switch every other hook off. Repeatable.")]
+_average = "Use the average that this hook keeps, such as ema; none: the weights themselves."
+Average = Annotated[str | None, typer.Option("--average", metavar="HOOK", help=_average, show_default=False)]
+Without = Annotated[list[str] | None, _hooks_option("Switch a hook off, or group:NAME. Repeatable.")]
+Only = Annotated[list[str] | None, _hooks_option("Switch every other hook off; also group:NAME. Repeatable.")]
 _shuffle = "Use another order that the edges and phases allow, to find a missing edge."
 Shuffle = Annotated[int | None, typer.Option(metavar="SEED", help=_shuffle, rich_help_panel=SELECTION)]
 _file_or_run = argument("FILE|RUN", "A pipeline file, or a run (its id, name or folder).", files_and_runs)

@@ -5,22 +5,23 @@ import os
 import re
 import sys
 import textwrap
+import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import repeat
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import typer
 
-from hookflow.errors import Problem, UserError, Where
+from hookflow.errors import DiagnosisError, Problem, UserError, Where
 from hookflow.numbers import strict_json
 from hookflow.text import print_error, printable
+from hookflow.user_code import showable, through_user_code, was_printed
 
-STYLE = re.compile(r"(\x1b\[(?:0|1|2|36)m)")
+COLOUR_SEQUENCE = re.compile(r"(\x1b\[(?:0|1|2|36)m)")
 """The sequences with which a drawing of ours is coloured: bold, dim, cyan, and off."""
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of the system where a disk, a user's share of it or a file is full."""
 
 
@@ -30,8 +31,18 @@ def echo(text: str, *, coloured: bool = False) -> None:
         print(text)
         return
     for line in text.split("\n"):
-        parts = STYLE.split(line) if coloured else [line]  # every second one is a colour
-        print("".join(part if k % 2 else printable(part) for k, part in enumerate(parts)))
+        if coloured:
+            print(_printable_coloured(line))
+        else:
+            print(printable(line))
+
+
+def _printable_coloured(line: str) -> str:
+    """Return a line with a dot for each control character but those of our own colours."""
+    parts = COLOUR_SEQUENCE.split(line)  # text and colour in turn
+    for k in range(0, len(parts), 2):
+        parts[k] = printable(parts[k])
+    return "".join(parts)
 
 
 def echo_json(value: Any) -> None:
@@ -45,7 +56,8 @@ def as_json(value: Any) -> str:
     A number that is not finite is null.
     """
     if isinstance(value, list) and value:  # there may be 10,000, and an indent is written in Python
-        text = "[\n" + ",\n".join(map(strict_json, value)) + "\n]"
+        items = ",\n".join(strict_json(item) for item in value)
+        text = f"[\n{items}\n]"
     else:
         text = strict_json(value, indent=1)
     return text.replace("\x7f", r"\u007f")
@@ -67,6 +79,21 @@ IN_BROWSER = "TEXTUAL_DRIVER" in os.environ
 """Whether textual-serve has started this process to draw on a page."""
 
 
+@contextmanager
+def transient_line(text: str) -> Iterator[None]:
+    """Show a line on a terminal while something is done, and remove it at the end."""
+    if IN_BROWSER or not sys.stderr.isatty():
+        yield
+        return
+    with suppress(OSError):
+        print(printable(text), end="\r", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            print("\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 def check_terminal() -> None:
     """Raise UserError where standard input or standard error is no terminal: the dashboard would never get a key."""
     if not (IN_BROWSER or (sys.stdin.isatty() and sys.stderr.isatty())):
@@ -81,7 +108,7 @@ def echo_error(error: UserError) -> None:
 
 @contextmanager
 def exits_after_traceback() -> Iterator[None]:
-    """Exit with 1 when something raises that has been printed with its traceback, and with 130 after Ctrl-C.
+    """Exit with 1 when something raises, with its traceback printed once, and with 130 after Ctrl-C.
 
     A UserError goes through, to be printed.
     """
@@ -91,7 +118,13 @@ def exits_after_traceback() -> Iterator[None]:
         raise
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    except Exception:
+    except Exception as error:
+        if not was_printed(error):  # the recorder prints what is raised while it records
+            if isinstance(error, DiagnosisError) and not through_user_code(error):
+                lines = traceback.format_exception_only(showable(error))
+            else:
+                lines = traceback.format_exception(showable(error))
+            print_error("".join(lines).removesuffix("\n"))
         raise typer.Exit(1) from None
 
 
@@ -103,7 +136,11 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     try:
         if path.exists():
             path.open("ab").close()  # what may not be written is not replaced either
-        with path.open("wb") if path.exists() and not path.is_file() else whole(path.resolve()) as file:
+        if path.exists() and not path.is_file():  # a pipe, or a device
+            file_manager: AbstractContextManager[BinaryIO] = path.open("wb")
+        else:
+            file_manager = whole(path.resolve())
+        with file_manager as file:
             yield file
     except OSError as error:
         raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(path)))) from None
@@ -132,28 +169,47 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None =
     """Return a table's lines: each cell below the one above it; the last column is wrapped to fit `width`, if given."""
     if not rows:
         return []
-    whole = zip(*rows, strict=True)
-    *cells, last = (column if "".join(column).isprintable() else [*map(printable, column)] for column in whole)
-    padded = [map(str.ljust, column, repeat(max(map(len, column)))) for column in cells]  # there may be 10,000 rows
-    if width is None:
-        joined = map("  ".join, zip(*padded, last, strict=True))
-        return [*map(str.rstrip, (f"{indent}{line}" for line in joined) if indent else joined)]
+    *cells, last = [_printable_column(column) for column in zip(*rows, strict=True)]
+    padded = []
+    for column in cells:
+        column_width = max(map(len, column))
+        padded.append([cell.ljust(column_width) for cell in column])
     lines = []
+    if width is None:
+        for cells_of_row in zip(*padded, last, strict=True):
+            lines.append(f"{indent}{'  '.join(cells_of_row)}".rstrip())
+        return lines
     for *row, text in zip(*padded, last, strict=True):
         head = indent + "".join(f"{cell}  " for cell in row)
-        room = min(max(width - len(head), 30), 100)
-        first, *rest = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
-        lines += [f"{head}{first}".rstrip(), *(" " * len(head) + line for line in rest)]
+        text_width = min(max(width - len(head), 30), 100)
+        first, *rest = textwrap.wrap(text, text_width, break_on_hyphens=False) or [""]
+        lines.append(f"{head}{first}".rstrip())
+        for line in rest:
+            lines.append(" " * len(head) + line)
     return lines
+
+
+def _printable_column(column: Sequence[str]) -> Sequence[str]:
+    if "".join(column).isprintable():  # in C: there may be 10,000 rows
+        return column
+    return [printable(cell) for cell in column]
 
 
 def brief(value: Any) -> str:
     """Return a value of the environment on one short line."""
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return "-" if value is None or not text else textwrap.shorten(text, 40, placeholder=" …")
+    if value is None:
+        return "-"
+    text = str(value)
+    if isinstance(value, list):
+        text = ", ".join(str(item) for item in value)
+    if not text:
+        return "-"
+    return textwrap.shorten(text, 40, placeholder=" …")
 
 
 def with_deltas(cells: Sequence[str], deltas: Sequence[str]) -> tuple[str, ...]:
     """Return the cells of runs, beside each but the first its difference from that."""
-    first, *others = cells
-    return first, *(cell for pair in zip(others, deltas, strict=True) for cell in pair)
+    result = [cells[0]]
+    for cell, delta in zip(cells[1:], deltas, strict=True):
+        result += [cell, delta]
+    return tuple(result)

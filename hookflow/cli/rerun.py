@@ -1,14 +1,15 @@
-"""`hookflow rerun`: iterations of a recorded run once more, held against the recording, with more hooks."""
+"""`hookflow rerun`: iterations of a recorded run once more, compared with the recording, with more hooks."""
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,29 +21,37 @@ from hookflow.numbers import counted, number, one_line
 from hookflow.text import print_error
 
 if TYPE_CHECKING:
+    from hookflow.events.recorded_code import RecordedCode
     from hookflow.events.rundir import Parent, RunDir
+    from hookflow.hooks.spec import HookSpec
+    from hookflow.pipeline.load import Loaded
     from hookflow.pipeline.schema import Pipeline
+    from hookflow.rerun.comparison import Comparison
     from hookflow.service.pipelines import Target
-    from hookflow.service.rerun import Comparison
 
-PDB = "Stop in Python's debugger before iteration N."
-BATCH_FILE = "Save the batch of iteration N there, by torch.save."
-TRACE = "Record the K iterations as a timeline, for `hookflow export --format perfetto`."
-WITH = "A hook that watches, too: one of hookflow's by its name, or ./file.py:Name. Repeatable."
-ROWS, COLUMNS = 30, 8
-"""Numbers of the added hooks that are shown, and iterations."""
+PDB_HELP = "Stop in Python's debugger before iteration N."
+BATCH_FILE_HELP = "Save the batch of iteration N there, by torch.save."
+TRACE_HELP = "Record the K iterations as a timeline, for `hookflow export --format perfetto`."
+CODE_HELP = "The code to run: as the run has recorded it, or as it is now."
+WITH_HELP = "A hook that watches, too: one of hookflow's by its name, or ./file.py:Name. Repeatable."
+MAX_ROWS = 30
+"""How many numbers of the added hooks are shown."""
+
+MAX_ITERATIONS = 8
+"""For how many iterations they are shown."""
 
 
 def rerun(
     run: options.RunName,
     at: Annotated[int, typer.Option("--at", min=1, metavar="N", help="The iteration to look at.")],
     for_: Annotated[int, typer.Option("--for", min=1, metavar="K", help="How many iterations, from N on.")] = 20,
-    with_: Annotated[list[str] | None, typer.Option("--with", metavar="USE", help=WITH)] = None,
+    with_: Annotated[list[str] | None, typer.Option("--with", metavar="USE", help=WITH_HELP)] = None,
     without: options.Without = None,
     set_: options.Overrides = None,
-    save_batch: Annotated[Path | None, typer.Option("--save-batch", metavar="FILE", help=BATCH_FILE)] = None,
-    trace: Annotated[bool, typer.Option("--trace", help=TRACE)] = False,
-    debug: Annotated[bool, typer.Option("--pdb", help=PDB)] = False,
+    save_batch: Annotated[Path | None, typer.Option("--save-batch", metavar="FILE", help=BATCH_FILE_HELP)] = None,
+    code: Annotated[Literal["recorded", "current"], typer.Option("--code", help=CODE_HELP)] = "recorded",
+    trace: Annotated[bool, typer.Option("--trace", help=TRACE_HELP)] = False,
+    debug: Annotated[bool, typer.Option("--pdb", help=PDB_HELP)] = False,
     format_: options.FormatOption = "text",
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
@@ -52,45 +61,64 @@ def rerun(
     hooks may watch, and hooks may be left out to see what would have been. The run is only read: what the rerun records
     is in a folder of its own, whose name is printed. A run of several ranks is done again by as many.
 
+    Where the code has changed since, the recorded code is run, in a copy of the project that links to all other files.
+    With `--code current` the code is run as it is now, and named as a cause where numbers differ.
+
     Exits with 0 if every number is the recorded one, to the bit, with 1 if one is not.
 
     Example: `hookflow rerun cifar --at 1200 --with grad_norm --with ./probe.py:Probe`
     """
     from hookflow.events.log import event_log
-    from hookflow.runner.process.main import prepare_exit
-    from hookflow.service.rerun import causes, compare
+    from hookflow.events.temporary_files import temporary_folder
+    from hookflow.rerun.comparison import code_causes, compare
+    from hookflow.runner.attempt.main import prepare_exit
     from hookflow.service.runs import find_run, scalar_rows
 
     prepare_exit()
     run_dir = find_run(run, dir)
     records = event_log(run_dir.events).read_all()
-    done = _done(records)
+    done = _last_iteration(records)
     if at > done + 1:  # the next one may be that which has raised
         raise UserError(Problem(f"the run {run_dir.id} has done {counted(done, 'iteration')}", Where("--at")))
     end = at + for_ - 1
     parent = _before(run_dir, at)
-    begin = parent.it if parent else 0
+    begin = 0
+    if parent is not None:
+        begin = parent.it
     world = _world(parent, records)
-    hooks = _tools(at, for_, save_batch, trace=trace, debug=debug, world=world)
-    target, left_out = _target(run_dir, parent, end, with_ or (), tuple(without or ()), [*hooks, *(set_ or ())])
-    again = _trained(target, parent, world)
-    own = event_log(again.events).read_all()
-    result = compare(scalar_rows(records), scalar_rows(own), begin, end, without=bool(without or left_out))
-    beginnings = [record for record in records if record["k"] == "run" and record["it"] <= begin]
-    now = next(record for record in own if record["k"] == "run")
-    why = [*causes(beginnings[-1], now)] if beginnings else []
-    reached = _done(own)
+    tools = _tools(at, for_, save_batch, trace=trace, debug=debug, world=world)
+    folder = Path(tempfile.mkdtemp(prefix="hookflow-rerun-", dir=temporary_folder()))
+    project = _project(run_dir, at, folder, recorded=code == "recorded")
+    changes = [*tools, *(set_ or ())]
+    target, left_out = _target(run_dir, parent, end, with_ or (), tuple(without or ()), changes, project.base)
+    again = _trained(target, parent, world, folder, project)
+    new_records = event_log(again.events).read_all()
+    is_reduced = bool(without or left_out)
+    result = compare(scalar_rows(records), scalar_rows(new_records), begin, end, without=is_reduced)
+    reasons = list(_changed_facts(records, new_records, begin))
+    reasons += code_causes(run_dir, project.recorded, again, begin, min(end, done))
+    reached = _last_iteration(new_records)
     falls_short = reached < min(end, done)
     if format_ == "json":
-        facts = {"run": run_dir.id, "rerun": str(again.path), "reached": reached, "left_out": left_out, "causes": why}
+        facts = {
+            "run": run_dir.id,
+            "rerun": str(again.path),
+            "reached": reached,
+            "left_out": left_out,
+            "causes": reasons,
+        }
         echo_json({**facts, **asdict(result)})
     else:
-        named = f"{run_dir.id} from {parent.checkpoint if parent else 'the beginning'}"
-        echo("\n".join(_report(result, why, at, reached, named, probes=bool(with_ or without or set_))))
+        start = "the beginning"
+        if parent is not None:
+            start = parent.checkpoint
+        is_changed = bool(with_ or without or set_)
+        lines = _report(result, reasons, at, reached, f"{run_dir.id} from {start}", probes=is_changed)
+        echo("\n".join(lines))
         if left_out:
             echo(f"  left out, since it writes outside the run: {', '.join(left_out)}")
-        for error in (record for record in own if record["k"] == "error" and record["action"] == "raise"):
-            echo(f"  it ended with {error['type']}: {one_line(error['text']).partition('. ')[0]}")
+        for error in _final_errors(new_records):
+            echo(f"  it ended with {error}")
         if falls_short:
             echo(f"  it has ended early: the run has done {counted(done, 'iteration')}")
         if trace:
@@ -99,9 +127,30 @@ def rerun(
     raise typer.Exit(int(bool(result.unlike) or falls_short))
 
 
-def _done(records: Sequence[Mapping[str, Any]]) -> int:
+def _final_errors(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the type and the first sentence of each error that was raised out of the loop."""
+    for record in records:
+        if record["k"] == "error" and record["action"] == "raise":
+            sentence = one_line(record["text"]).partition(". ")[0]
+            yield f"{record['type']}: {sentence}"
+
+
+def _last_iteration(records: Sequence[Mapping[str, Any]]) -> int:
     """Return the iterations that a run has done; errors and scalars may be of the one under way."""
-    return max((record["it"] for record in records if record["k"] not in ("error", "scalars")), default=0)
+    iterations = [record["it"] for record in records if record["k"] not in ("error", "scalars")]
+    return max(iterations, default=0)
+
+
+def _changed_facts(
+    records: Sequence[Mapping[str, Any]], new_records: Sequence[Mapping[str, Any]], begin: int
+) -> Iterator[str]:
+    """Yield which facts of the machine differ between the attempt that did iteration `begin` and the rerun."""
+    from hookflow.rerun.comparison import causes
+
+    attempts = [record for record in records if record["k"] == "run" and record["it"] <= begin]
+    now = next(record for record in new_records if record["k"] == "run")
+    if attempts:
+        yield from causes(attempts[-1], now)
 
 
 def _world(parent: Parent | None, records: Sequence[Mapping[str, Any]]) -> int:
@@ -110,39 +159,53 @@ def _world(parent: Parent | None, records: Sequence[Mapping[str, Any]]) -> int:
 
     if parent:
         return int(read_manifest(Path(parent.path)).get("world", 1))
-    return next((int(record["world"]) for record in records if record["k"] == "run"), 1)
+    for record in records:
+        if record["k"] == "run":
+            return int(record["world"])
+    return 1
 
 
 def _tools(at: int, iters: int, batch: Path | None, *, trace: bool, debug: bool, world: int) -> Iterator[str]:
     """Yield overrides with the hooks that save a batch, stop in the debugger, and trace."""
     from hookflow.events.commands import MOST_TRACED
-    from hookflow.service.rerun import Debugger, SaveBatch, Tracer, override
+    from hookflow.rerun.rerun_hooks import BatchSaver, IterationDebugger, IterationTracer, override
 
     if batch is not None:
         check_writable(batch)
-        yield override(SaveBatch, at=at, file=str(batch.absolute()))
+        yield override(BatchSaver, at=at, file=str(batch.absolute()))
     if debug:
         if world > 1 or not sys.stdin.isatty():
             raise UserError(Problem("--pdb needs a terminal, and a run of one process", Where("--pdb")))
-        yield override(Debugger, at=at)
+        yield override(IterationDebugger, at=at)
     if trace:
         if iters > MOST_TRACED:  # the stamps of all are kept until the last is over
             raise UserError(Problem(f"--trace records at most {MOST_TRACED:,} iterations", Where("--for")))
-        yield override(Tracer, at=at, iters=iters)
+        yield override(IterationTracer, at=at, iters=iters)
 
 
 def _before(run_dir: RunDir, at: int) -> Parent | None:
     """Return the newest checkpoint before iteration `at` that is whole, or that the run was forked from; or None."""
     from hookflow.events.rundir import Parent
+    from hookflow.runner.checkpoint.held import held_parent
     from hookflow.runner.checkpoint.manifest import damage, list_checkpoints, read_manifest
 
     for path in list_checkpoints(run_dir.checkpoints):
-        if not damage(path, thorough=False) and (manifest := read_manifest(path))["it"] < at:
-            return Parent(run_dir.id, path.name, manifest["it"], str(path.absolute()))
+        if damage(path, thorough=False):
+            continue
+        iteration = read_manifest(path)["it"]
+        if iteration < at:
+            return Parent(run_dir.id, path.name, iteration, str(path.absolute()))
     forked = run_dir.parent()
-    if forked and forked.it >= at:
+    if forked is None:
+        return None
+    if forked.it >= at:
         raise UserError(Problem(f"iteration {at} is before {run_dir.id}: it is one of {forked.run}", Where("--at")))
-    return forked
+    start = held_parent(run_dir, forked)
+    found_damage = damage(start, thorough=False)
+    if found_damage:
+        message = f"iteration {at} would be done again from {forked}, where {run_dir.id} begins: {found_damage}"
+        raise UserError(Problem(message, Where("--at")))
+    return forked._replace(path=str(start.absolute()))
 
 
 def _target(
@@ -152,30 +215,79 @@ def _target(
     with_: Iterable[str],
     without: tuple[str, ...],
     changes: Iterable[str],
+    base: Path,
 ) -> tuple[Target, tuple[str, ...]]:
     """Return the recorded pipeline with the hooks that watch, an end, and `changes`; and the hooks that are left out.
 
-    It writes nothing outside the rerun's folder.
+    It writes nothing outside the rerun's folder. The pipeline's own files are relative to `base`.
     """
     from hookflow.pipeline.layers import Override
     from hookflow.pipeline.load import missing_objects
+    from hookflow.rerun.rerun_hooks import HOOK_NAMES, RerunEnd, override
     from hookflow.runner.checkpoint.resume_rules import recorded
-    from hookflow.service.rerun import NAMES, End, override
 
-    folder = run_dir.path if parent is None or parent.run != run_dir.id else Path(parent.path)
-    pipeline = recorded(folder)[0].public
+    folder = run_dir.path
+    if parent is not None and parent.run == run_dir.id:
+        folder = Path(parent.path)
+    loaded, _ = recorded(folder)
+    pipeline = loaded.public
     added: dict[str, Override] = {}
     for use in with_:
-        name = _name_for(use, {*pipeline.hooks, NAMES[End], *added})
+        name = _name_for(use, {*pipeline.hooks, HOOK_NAMES[RerunEnd], *added})
         added[name] = Override(f"hooks.{name}={_use(use)}", Where(f"--with {use}"))
-    confinement = _confine(pipeline, run_dir.base(), without)
+    confinement = _confine(loaded, base, without)
     # a hook may log a number one iteration late
-    overrides = (override(End, at=end + 1), *_unthrottle(pipeline), *confinement.overrides, *changes)
+    overrides = (override(RerunEnd, at=end + 1), *_unthrottle(pipeline), *confinement.overrides, *changes)
     dropped = (*without, *confinement.left_out)
-    target = as_recorded(run_dir, folder, Changes(overrides, dropped), added.values())
-    if missing := missing_objects(target.loaded):
+    target = as_recorded(run_dir, folder, Changes(overrides, dropped), added.values(), base)
+    missing = missing_objects(target.loaded)
+    if missing:
         raise UserError(missing)
     return target, confinement.left_out
+
+
+@dataclass(frozen=True, slots=True)
+class RerunProject:
+    """The code that a rerun runs: the folder that the pipeline's own files are relative to, and what was recorded.
+
+    `copy` is the folder with the copy of the project where the recorded code is not the one on the disk.
+    """
+
+    base: Path
+    recorded: RecordedCode | None
+    copy: Path | None = None
+
+
+def _project(run_dir: RunDir, at: int, folder: Path, *, recorded: bool) -> RerunProject:
+    """Return the project to run iteration `at` with; a copy in `folder` where the `recorded` code has changed since."""
+    from hookflow.events.recorded_code import code_before, compare_code, name_changes
+    from hookflow.events.rundir import short
+    from hookflow.pipeline.load import load
+    from hookflow.rerun.project_copy import ProjectCopy
+    from hookflow.runner.process.code_recorder import project_root
+
+    base = run_dir.base()
+    code = code_before(run_dir, at)
+    if code is None:
+        print_error(f"the code of {run_dir.id} was not recorded: this runs the code as it is now")
+        return RerunProject(base, None)
+    load(short(run_dir.pipeline), recorded=True)  # which masks the values of the environment, as the record does
+    changes = compare_code(code, code.on_disk(project_root(base)))
+    if not changes:
+        return RerunProject(base, code)
+    places = name_changes(changes)
+    if not recorded:
+        print_error(f"this runs the code as it is now, which is not that of {run_dir.id}: {places}")
+        return RerunProject(base, code)
+    print_error(f"this runs the code as {run_dir.id} has recorded it; changed since: {places}")
+    top = folder / ".code"
+    copy = ProjectCopy(code, base, Path(os.path.realpath(folder)) / top.name)
+    try:
+        copy.write()
+    except OSError as error:
+        raise UserError(Problem(f"the recorded code cannot be written to {top}: {error.strerror}")) from None
+    copy.import_first()
+    return RerunProject(copy.place_of(Path(os.path.realpath(base))), code, top)
 
 
 def _use(use: str) -> str:
@@ -183,12 +295,20 @@ def _use(use: str) -> str:
     from hookflow.pipeline.source_map import as_toml
 
     file, colon, name = use.rpartition(".py:")
-    return as_toml({"use": f"{Path(file).absolute()}{colon}{name}" if colon else use})
+    if colon:
+        use = f"{Path(file).absolute()}{colon}{name}"
+    return as_toml({"use": use})
 
 
 def _name_for(use: str, names: set[str]) -> str:
-    name = use.rpartition(":")[2].rpartition(".")[2].lower()
-    return next(each for each in (name, *(f"{name}_{k}" for k in range(2, 1000))) if each not in names)
+    """Return a name for a hook that none of `names` is: that of its class, with a number if need be."""
+    class_name = use.rpartition(":")[2].rpartition(".")[2].lower()
+    name = class_name
+    number = 1
+    while name in names:
+        number += 1
+        name = f"{class_name}_{number}"
+    return name
 
 
 def _unthrottle(pipeline: Pipeline) -> Iterator[str]:
@@ -206,16 +326,16 @@ class Confinement:
     left_out: tuple[str, ...]
 
 
-def _confine(pipeline: Pipeline, base: Path, without: Collection[str]) -> Confinement:
+def _confine(recorded: Loaded, base: Path, without: Collection[str]) -> Confinement:
     """Return the changes after which a recorded pipeline has no writers, notifications, or hooks that write elsewhere.
 
     Each hook's class is asked, so that a subclass, and a class named by its path, count as what they are. The user's
     own files are relative to `base`; hooks in `without` are not looked at, nor are those that cannot be found, which
     compiling the pipeline reports.
     """
-    from hookflow.hooks.inspect import outside_arguments
-    from hookflow.hooks.registry import find_hook
+    from hookflow.hooks.spec import find_specs
 
+    pipeline = recorded.public
     overrides = []
     left_out = []
     if pipeline.writers:
@@ -226,41 +346,45 @@ def _confine(pipeline: Pipeline, base: Path, without: Collection[str]) -> Confin
         if name in without or not node.enabled:
             continue
         try:
-            hook = find_hook(node.use, base, None)
+            spec = find_specs(recorded, [name], base)[name]
         except UserError:
             continue
-        outside = outside_arguments(hook)
+        outside = spec.outside_arguments()
         if outside is None:
             left_out.append(name)
         elif outside:
-            overrides += _without_arguments(name, node.args, hook, outside)
+            overrides += _without_arguments(spec, node.args, outside)
     return Confinement(tuple(overrides), tuple(left_out))
 
 
 def _without_arguments(
-    name: str, args: Mapping[str, Any] | Sequence[Any], hook: Callable[..., Any], outside: Collection[str]
+    spec: HookSpec, written: Mapping[str, Any] | Sequence[Any], outside: Collection[str]
 ) -> Iterator[str]:
-    """Yield the override that takes arguments away from a hook, if it has any of them."""
-    from hookflow.hooks.arguments import first_names
+    """Yield the override that takes arguments away from a hook, if it has any of them.
+
+    `written` are its arguments with references as the file has them.
+    """
+    from hookflow.hooks.arguments import named_arguments
     from hookflow.pipeline.source_map import as_toml
 
-    named = args if isinstance(args, Mapping) else dict(zip(first_names(hook, len(args)), args, strict=False))
-    kept = {key: value for key, value in named.items() if key not in outside}
-    if kept.keys() != named.keys():
-        yield f"hooks.{name}.args={as_toml(kept)}"
+    given = named_arguments(spec.make, written)
+    kept = {key: value for key, value in given.items() if key not in outside}
+    if kept.keys() != given.keys():
+        yield f"hooks.{spec.name}.args={as_toml(kept)}"
 
 
-def _trained(target: Target, parent: Parent | None, world: int) -> RunDir:
+def _trained(target: Target, parent: Parent | None, world: int, folder: Path, project: RerunProject) -> RunDir:
     """Train in this process, or by ranks; return the directory of the rerun, which may have raised as the run did.
 
     Exits with 2 after a user's mistake, and with 130 or 143 after a signal.
     """
+    from hookflow.runner.attempt.main import train
     from hookflow.runner.process.launch import claim, new_run, start
-    from hookflow.runner.process.main import train
     from hookflow.service.runs import failure_report
 
-    runs = Path(tempfile.mkdtemp(prefix="hookflow-rerun-"))
-    run_dir = new_run(target.loaded, target.plan, runs, base=target.base, parent=parent)
+    run_dir = new_run(target.loaded, target.plan, folder, base=target.base, parent=parent)
+    if project.copy is not None:
+        run_dir.sign(project_copy=str(project.copy))
     if world > 1:
         code = start(run_dir, nproc=world, notifies=False).wait()
     else:
@@ -279,15 +403,20 @@ def _report(
 ) -> Iterator[str]:
     """Yield the lines on what is equal, on the first number that differs, and on what the added hooks have logged."""
     yield f"iterations {result.begin + 1:,} to {min(reached, result.end):,} of {named}"
-    names = f"{counted(len(result.names), 'name')} ({first_few(result.names)})" if result.names else "no name"
+    names = "no name"
+    if result.names:
+        names = f"{counted(len(result.names), 'name')} ({first_few(result.names)})"
     if not result.unlike:
         yield f"  {counted(result.compared, 'number')} of {names}: every one is as recorded, to the bit"
     else:
         first = result.unlike[0]
-        now = "nothing" if first.now is None else repr(first.now)
+        now = "nothing"
+        if first.now is not None:
+            now = repr(first.now)
         yield f"  first difference in iteration {first.iter:,}: {first.name} was {first.recorded!r}, and is {now}"
         yield f"  {len(result.unlike):,} of {counted(result.compared, 'number')} of {names} differ"
-        yield from (f"  {cause}" for cause in why)
+        for cause in why:
+            yield f"  {cause}"
         if probes:
             yield "  hooks or keys are not those of the run: a rerun without that tells whether it made the difference"
         elif not why:
@@ -296,19 +425,29 @@ def _report(
         yield f"  not compared, since a clock or the machine makes them: {', '.join(result.measured)}"
     if result.silent:
         yield f"  not compared, since no hook of the rerun logs them: {', '.join(result.silent)}"
-    yield from _of_probes(result.more, at)
+    yield from _added_numbers(result.more, at)
 
 
-def _of_probes(more: Mapping[str, Mapping[int, float]], at: int) -> Iterator[str]:
+def _added_numbers(more: Mapping[str, Mapping[int, float]], at: int) -> Iterator[str]:
     """Yield a table of the numbers that the recording does not have, from iteration `at` on."""
-    names = [name for name, values in more.items() if any(it >= at for it in values)]
-    its = sorted({it for name in names for it in more[name] if it >= at})
+    names = []
+    iterations: set[int] = set()
+    for name, values in more.items():
+        new_iterations = {iteration for iteration in values if iteration >= at}
+        if new_iterations:
+            names.append(name)
+            iterations |= new_iterations
     if not names:
         return
-    rows = [("iteration", *map(str, its[:COLUMNS]))]
-    shown = ((name, more[name]) for name in names[:ROWS])
-    rows += [(name, *(number(of[it]) if it in of else "-" for it in its[:COLUMNS])) for name, of in shown]
+    shown = sorted(iterations)[:MAX_ITERATIONS]
+    rows = [["iteration", *[str(iteration) for iteration in shown]]]
+    for name in names[:MAX_ROWS]:
+        row = [name]
+        for iteration in shown:
+            value = more[name].get(iteration)
+            row.append("-" if value is None else number(value))
+        rows.append(row)
     yield ""
     yield from columns(rows, "  ")
-    if len(names) > ROWS or len(its) > COLUMNS:
-        yield f"  of {counted(len(names), 'number')} in {counted(len(its), 'iteration')}"
+    if len(names) > MAX_ROWS or len(iterations) > MAX_ITERATIONS:
+        yield f"  of {counted(len(names), 'number')} in {counted(len(iterations), 'iteration')}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -37,68 +37,133 @@ class Changes:
         """Load a pipeline file with the changes made. Raises UserError with everything that is wrong."""
         from hookflow.service.pipelines import read_pipeline
 
-        folder = (f"run.dir={json.dumps(str(self.dir))}",) if self.dir else ()
-        return read_pipeline(path, (*self.overrides, *folder), without=self.without, only=self.only)
+        overrides = list(self.overrides)
+        if self.dir:
+            overrides.append(f"run.dir={json.dumps(str(self.dir))}")
+        return read_pipeline(path, overrides, without=self.without, only=self.only)
+
+    def any_of_keys(self) -> bool:
+        """Return whether anything but the folder of runs is changed."""
+        return bool(self.overrides or self.without or self.only) or self.shuffle is not None
 
 
-def resumed(
-    target: str | None, changes: Changes, *, allow_changed_hooks: bool = False, even_if_done: bool = False
-) -> RunDir:
+@dataclass(frozen=True, slots=True)
+class ResumeTarget:
+    """The run that a command names, "" for the newest, below the folder `root`.
+
+    `file` is the pipeline file that was named in its place, `hooks` are those of the file.
+    """
+
+    run: str
+    root: Path
+    file: Path | None = None
+    hooks: Collection[str] | None = None
+
+
+def _parse_target(target: str | None, changes: Changes) -> ResumeTarget:
+    """Return what a run, a pipeline file or the folder of a checkpoint means.
+
+    Raises UserError where the file is wrong, and for RUN:CHECKPOINT, which is no run to go on with.
+    """
+    from hookflow.events.rundir import run_argument
+    from hookflow.service.runs import find_run, has_checkpoint
+
+    name, colon, checkpoint = (target or "").partition(":")
+    named = ResumeTarget(name, changes.dir or Path("runs"))
+    if name.endswith(".toml"):
+        file = Path(name)
+        pipeline = changes.load(file).pipeline
+        named = ResumeTarget(pipeline.run.name, Path(pipeline.run.dir), file, pipeline.hooks)
+    if target and (Path(target) / "manifest.json").is_file():
+        return replace(named, run=_run_of_checkpoint(target, named.root))
+    if colon:
+        parent = str(target)
+        if named.file is not None:
+            parent = f"{run_argument(find_run(named.run, named.root, having=has_checkpoint))}:{checkpoint}"
+        raise UserError(_checkpoint_problem(str(target), parent))
+    return named
+
+
+def resumed(target: str | None, changes: Changes, *, allow_changed_hooks: bool = False, strict: bool = False) -> RunDir:
     """Return the run to resume, once what differs from its recording is shown, accepted, and written down beside it.
 
     `target` is a run, or a pipeline file: then its newest run is resumed by the file as it is now, with the `--set` and
     `--without` of the start of the run. Raises UserError with each change that a resumed run cannot make, and ends the
-    command when nothing is left to do, unless `even_if_done`.
+    command when nothing is left to do, also where torchrun has started it. With `strict` a change of the code is
+    refused, too.
     """
-    from hookflow.events.records import VERSION
     from hookflow.events.run_lock import release
-    from hookflow.events.rundir import run_argument, short
+    from hookflow.events.rundir import resume_command
     from hookflow.runner.checkpoint.manifest import damage, list_checkpoints, newest_good
     from hookflow.runner.checkpoint.resume_rules import recorded
-    from hookflow.runner.process.launch import claim, keep, propose, withdraw
+    from hookflow.runner.process.launch import claim, keep, rollback_resume, stage_resume
+    from hookflow.service.code import check_code
     from hookflow.service.pipelines import Target
-    from hookflow.service.restored import restore_run, run_above
-    from hookflow.service.runs import find_run, has_begun, has_checkpoint
+    from hookflow.service.runs import find_run, has_begun
 
-    named, colon, checkpoint = (target or "").partition(":")
-    file = Path(named) if named.endswith(".toml") else None
-    hooks: Collection[str] | None = None
-    root = changes.dir or Path("runs")
-    if file:
-        pipeline = changes.load(file).pipeline
-        named, root, hooks = pipeline.run.name, Path(pipeline.run.dir), pipeline.hooks
-    is_checkpoint = target is not None and (Path(target) / "manifest.json").is_file()
-    if target and is_checkpoint and run_above(Path(target)) is None:
-        run_dir = restore_run(Path(target), root)
-        print_error(f"{short(run_dir.path)} is made again from {target}: what was logged before is not in it")
-        named, colon, is_checkpoint = str(run_dir.path), "", False
-    if target and (colon or is_checkpoint):
-        fork = f"{run_argument(find_run(named, root, having=has_checkpoint))}:{checkpoint}" if file else target
-        message = f"{target} is a checkpoint, and a resumed run goes on from its newest whole one"
-        raise UserError(Problem(message, hint=f"a new run begins with it: hookflow fork {fork}"))
-    run_dir = find_run(named or None, root, having=has_begun, or_file=file is None)
-    _check_newest(run_dir, find_run(named or None, root))
+    named = _parse_target(target, changes)
+    run_dir = find_run(named.run or None, named.root, having=has_begun, or_file=named.file is None)
+    if run_dir.describe().get("loop") == "own":
+        message = f"the loop of {run_dir.id} is a program of its own"
+        raise UserError(Problem(message, hint=f"start {resume_command(run_dir)}"))
+    _check_newest(run_dir, find_run(named.run or None, named.root))
+
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
-        withdraw(run_dir)  # what a resume that was killed has left
+        rollback_resume(run_dir)  # what a resume that was killed has left
         newest, _ = newest_good(list_checkpoints(run_dir.checkpoints), partial(damage, thorough=False))
-        if (version := (facts := run_dir.describe()).get("version", VERSION)) > VERSION:
-            author = f"hookflow {facts.get('hookflow', '')} recorded {run_dir.id} in format {version}"
-            raise UserError(Problem(f"{author}, and this version reads format {VERSION}", hint="update hookflow"))
+        _check_version(run_dir)
         then = Target(f"{run_dir.id} as it was recorded", *recorded(run_dir.path), run_dir.base())
-        changed = file is not None or replace(changes, dir=None) != Changes()
-        now = _wanted(run_dir, file, hooks, changes) if changed else then
+        now = then
+        is_changed = named.file is not None or changes.any_of_keys()
+        if is_changed:
+            now = _wanted(run_dir, named.file, named.hooks, changes)
         _accept(run_dir, newest, then, now, allow_changed_hooks=allow_changed_hooks)
-        if not even_if_done and (done := _nothing_left(run_dir, newest, then, now)):
+        if strict and newest is not None:
+            check_code(run_dir, newest, now)
+        done = _nothing_left(run_dir, newest, then, now)
+        if done:
             print_error(done)
             raise typer.Exit(0)
-        if changed:
-            propose(now.loaded, now.plan, run_dir, now.base)
+        if is_changed:
+            stage_resume(now.loaded, now.plan, run_dir, now.base)
     except BaseException:
         release(locks)
         raise
     keep(run_dir, locks)  # until it starts: in between, another resume could record another length
     return run_dir
+
+
+def _run_of_checkpoint(checkpoint: str, root: Path) -> str:
+    """Return the run that is made again, below `root`, from a copy of a checkpoint that lies apart.
+
+    Raises UserError for a checkpoint that lies in its run.
+    """
+    from hookflow.events.rundir import short
+    from hookflow.service.restored import restore_run, run_above
+
+    if run_above(Path(checkpoint)) is not None:
+        raise UserError(_checkpoint_problem(checkpoint, checkpoint))
+    run_dir = restore_run(Path(checkpoint), root)
+    print_error(f"{short(run_dir.path)} is made again from {checkpoint}: what was logged before is not in it")
+    return str(run_dir.path)
+
+
+def _checkpoint_problem(target: str, parent: str) -> Problem:
+    """Return the problem of resuming a checkpoint; `parent` is what `hookflow fork` calls it."""
+    message = f"{target} is a checkpoint, and a resumed run goes on from its newest whole one"
+    return Problem(message, hint=f"a new run begins with it: hookflow fork {parent}")
+
+
+def _check_version(run_dir: RunDir) -> None:
+    """Raise UserError where a later version of hookflow has recorded a run."""
+    from hookflow.events.records import VERSION
+
+    facts = run_dir.describe()
+    version = facts.get("version", VERSION)
+    if version > VERSION:
+        author = f"hookflow {facts.get('hookflow', '')} recorded {run_dir.id} in format {version}"
+        raise UserError(Problem(f"{author}, and this version reads format {VERSION}", hint="update hookflow"))
 
 
 def _wanted(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, changes: Changes) -> Target:
@@ -112,44 +177,63 @@ def _wanted(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, c
     if file is None:
         return as_recorded(run_dir, run_dir.path, changes)
     kept = list(_kept(run_dir.describe().get("overrides", []), changes.overrides, hooks))
-    shuffle = recorded_plan(run_dir).shuffle if changes.shuffle is None else changes.shuffle
+    shuffle = changes.shuffle
+    if shuffle is None:
+        shuffle = recorded_plan(run_dir).shuffle
     if kept:
-        print_error(f"kept from the start of the run: {' '.join(f'--set {override}' for override in kept)}")
+        options = " ".join(f"--set {override}" for override in kept)
+        print_error(f"kept from the start of the run: {options}")
     loaded = read_pipeline(file, (*kept, *changes.overrides), without=changes.without, only=changes.only)
-    return Target(str(file), loaded, valid_plan(loaded, shuffle=shuffle, begins=False), file.parent)
+    plan = valid_plan(loaded, shuffle=shuffle, begins=False)
+    return Target(str(file), loaded, plan, file.parent)
 
 
-def as_recorded(run_dir: RunDir, folder: Path, changes: Changes, hooks: Iterable[Override] = ()) -> Target:
+def as_recorded(
+    run_dir: RunDir, folder: Path, changes: Changes, hooks: Iterable[Override] = (), base: Path | None = None
+) -> Target:
     """Return the pipeline that a run has recorded in its directory or in a checkpoint (`folder`), with the changes.
 
-    They are made after `hooks` are added.
+    They are made after `hooks` are added. The pipeline's own files are relative to `base`, that of the run if left out.
     """
+    from hookflow.events.initial_weights import recorded_weights
     from hookflow.events.rundir import short
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.service.pipelines import Target, read_pipeline, valid_plan
 
-    base, facts, file = run_dir.base(), run_dir.describe(), folder / run_dir.pipeline.name
-    shuffle = recorded(folder)[1].shuffle if changes.shuffle is None else changes.shuffle
+    facts = run_dir.describe()
+    file = folder / run_dir.pipeline.name
+    if base is None:
+        base = run_dir.base()
+    shuffle = changes.shuffle
+    if shuffle is None:
+        _, recorded_plan = recorded(folder)
+        shuffle = recorded_plan.shuffle
     overrides: tuple[str | Override, ...] = (*hooks, *changes.overrides)
     loaded = read_pipeline(short(file), overrides, without=changes.without, only=changes.only, base=base)
     plan = valid_plan(loaded, base, shuffle, begins=False)
-    name = f"{run_dir.id} with {' '.join(loaded.overrides) or f'--shuffle {shuffle}'}"
+    changed = " ".join(loaded.overrides) or f"--shuffle {shuffle}"
     kept = _kept(facts.get("overrides", []), changes.overrides, None)
-    source, written = Path(facts.get("source", file)), dict.fromkeys((*kept, *loaded.overrides))
-    return Target(name, replace(loaded, source=source, overrides=tuple(written)), plan, base)
+    all_overrides = dict.fromkeys((*kept, *loaded.overrides))  # each once
+    source = Path(facts.get("source", file))
+    loaded = replace(loaded, source=source, overrides=tuple(all_overrides), weights=recorded_weights(run_dir))
+    return Target(f"{run_dir.id} with {changed}", loaded, plan, base)
 
 
 def _kept(recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | None) -> Iterator[str]:
     """Yield the recorded overrides that no new one replaces; not those of hooks that the file no longer has."""
     from hookflow.pipeline.layers import OTHER_LENGTH
 
-    stated = [key for override in new if (key := _key(override))]
-    if not all(any(_key(override) == ("run", length) for override in recorded) for length in OTHER_LENGTH):
-        stated += [("run", other) for length, other in OTHER_LENGTH.items() if ("run", length) in stated]
-    for override in recorded:
-        key = _key(override)
-        gone = hooks is not None and key[0] == "hooks" and len(key) > 2 and key[1] not in hooks
-        if not gone and not any(key[: len(item)] == item for item in stated):
+    recorded_keys = [_key(override) for override in recorded]
+    stated = [key for key in map(_key, new) if key]
+    had_both_lengths = all(("run", length) in recorded_keys for length in OTHER_LENGTH)
+    if not had_both_lengths:  # a new length replaces the other one, too
+        for length, other in OTHER_LENGTH.items():
+            if ("run", length) in stated:
+                stated.append(("run", other))
+    for override, key in zip(recorded, recorded_keys, strict=True):
+        is_gone = hooks is not None and key[0] == "hooks" and len(key) > 2 and key[1] not in hooks
+        is_replaced = any(key[: len(prefix)] == prefix for prefix in stated)
+        if not is_gone and not is_replaced:
             yield override
 
 
@@ -166,18 +250,23 @@ def _accept(run_dir: RunDir, checkpoint: Path | None, then: Target, now: Target,
     """Show what differs. Raises UserError with each change that a run cannot make once it has a checkpoint."""
     from hookflow.events.rundir import run_argument
     from hookflow.graph.plan import difference
-    from hookflow.runner.checkpoint.resume_rules import May, changed_hooks, changes_since
-    from hookflow.service.pipelines import difference_lines
+    from hookflow.runner.checkpoint.resume_rules import ChangeRule, changed_hooks, changes_since
+    from hookflow.service.differences import difference_lines
 
     if now is then:
         return
-    if result := difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
+    result = difference((then.loaded.public, then.plan), (now.loaded.public, now.plan))
+    if result:
         print_error("\n".join([*difference_lines(then, now, result), ""]))
     if checkpoint is None:
         return  # the run begins anew, and may begin as it likes
     changes = changes_since(checkpoint, now.loaded.public, now.plan)
-    places, no = now.loaded.places, [change for change in changes if change.may is May.NO]
-    if refused := [Problem(f"{change.text}: {change.why}", places.of(change.key)) for change in no]:
+    places = now.loaded.places
+    refused = []
+    for change in changes:
+        if change.may is ChangeRule.NO:
+            refused.append(Problem(f"{change.text}: {change.why}", places.of(change.key)))
+    if refused:
         hint = f"to resume it as it was recorded: hookflow run --resume {run_argument(run_dir)}"
         refused[-1] = replace(refused[-1], hint=f"{hint}\n    for a new run, leave --resume out")
     if not allow_changed_hooks:
@@ -192,12 +281,12 @@ def _check_newest(chosen: RunDir, newest: RunDir) -> None:
     Raises UserError where the older one is finished: to train that one on cannot be meant.
     """
     from hookflow.events.rundir import run_argument
-    from hookflow.monitor.summary import read_overview
+    from hookflow.monitor.summary import read_run_summary
 
     if chosen.path == newest.path:
         return
     text = f"the newest run, {newest.id}, has no checkpoint: it has ended before its first iteration"
-    end = read_overview(chosen, time.time()).state.end
+    end = read_run_summary(chosen, time.time()).state.end
     if end is None or end["status"] != "finished":
         print_error(f"{text}; resuming {chosen.id}, which is older")
         return
@@ -213,24 +302,40 @@ def _nothing_left(run_dir: RunDir, checkpoint: Path | None, then: Target, now: T
     """
     from hookflow.events.rundir import run_argument
     from hookflow.graph.plan import difference
-    from hookflow.monitor.summary import read_overview
+    from hookflow.monitor.summary import read_run_summary
     from hookflow.runner.checkpoint.manifest import read_manifest
+    from hookflow.service.code import code_changes
 
-    section, end = now.loaded.pipeline.run, read_overview(run_dir, time.time()).state.end
-    if end is None or end["status"] != "finished" or (section.test and not then.loaded.pipeline.run.test):
+    section = now.loaded.pipeline.run
+    end = read_run_summary(run_dir, time.time()).state.end
+    if end is None or end["status"] != "finished":
         return ""
-    reaches_iters = section.max_iters is not None and end["ep"] < (section.max_epochs or math.inf)
-    key, unit = ("max_iters", "iterations") if reaches_iters else ("max_epochs", "epochs")
+    if section.test and not then.loaded.pipeline.run.test:
+        return ""  # the test is left to do
+    last_saved: Mapping[str, Any] = end
+    if checkpoint is not None:
+        last_saved = read_manifest(checkpoint)
+    if section.max_iters is not None and end["ep"] < (section.max_epochs or math.inf):
+        key = "max_iters"
+        unit = "iterations"
+        done = end["it"]
+        saved = last_saved["it"]
+    else:
+        key = "max_epochs"
+        unit = "epochs"
+        done = end["ep"]
+        saved = last_saved["ep"]
     length = getattr(section, key)
-    done = end["it"] if reaches_iters else end["ep"]
-    saved = done if checkpoint is None else read_manifest(checkpoint)["it" if reaches_iters else "ep"]
     train_on = f"hookflow run --resume {run_argument(run_dir)}"
     if min(done, saved) >= length:
         where = now.loaded.places.of(f"run.{key}")
         text = f"the run {run_dir.id} has done {done} {unit}, and run.{key} is {length} ({where})"
         return f"nothing is left to do: {text}\n    to train on: {train_on} --set run.{key}=N"
-    changed = difference((then.loaded.public, then.plan), (now.loaded.public, now.plan))
-    if changed or done > saved:
+    if difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
+        return ""
+    if checkpoint is not None and code_changes(run_dir, checkpoint, now.base):
+        return ""
+    if done > saved:
         return ""
     text = f"the run {run_dir.id} was ended early after {done} of {length} {unit}: {end['reason']}"
     hint = f"change what has ended it, e.g. {train_on} --without HOOK --allow-changed-hooks"

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import FULL, check_terminal, columns, echo, exits_after_traceback, has_terminal, warn_of
+from hookflow.cli.output import (
+    FULL_DISK_ERRORS,
+    check_terminal,
+    columns,
+    echo,
+    exits_after_traceback,
+    has_terminal,
+    warn_of,
+)
+from hookflow.cli.preparation import prepare_in_child
 from hookflow.cli.resume import Changes, as_recorded, resumed
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import exit_code
@@ -29,47 +38,48 @@ from hookflow.numbers import counted, size
 from hookflow.text import drop_unprinted, print_error
 
 if TYPE_CHECKING:
-    from hookflow.events.records import Layer
+    from hookflow.events.records import DataInfo, Layer
     from hookflow.events.rundir import Parent, RunDir
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
     from hookflow.runner.distributed.failures import ChildExit
     from hookflow.service.pipelines import Target
+    from hookflow.trials.temporary_run import DryRun
 
-RESUME = "Resume the newest run of FILE with the file as it is now, or the named run as recorded."
-OVERFIT = "Train on the first N batches only, to see whether the model can learn them."
-NPROC = "Number of processes (ranks) that train together; auto: one per GPU."
-TORCHRUN = "torchrun has started this process"
-PARENT = "A run (its newest good checkpoint), RUN:CHECKPOINT such as cifar:best, or a checkpoint's folder."
-FORK_FILE = "The pipeline of the fork; left out, the one that the checkpoint was saved with."
-RESTARTS = "Restart all ranks from the last checkpoint when one fails, up to K times."
+RESUME_HELP = "Resume the newest run of FILE with the file as it is now, or the named run as recorded."
+CHANGED_HOOKS_HELP = "With --resume: accept other hooks than the checkpoint's."
+DRY_RUN_HELP = "Build everything and fire every point once; keep nothing."
+OVERFIT_HELP = "Train on the first N batches only, or a share of them (1%), to see whether the model can learn them."
+NPROC_HELP = "Number of processes (ranks) that train together; auto: one per GPU."
+STRICT_HELP = "With --resume: refuse to go on where the code has changed since the checkpoint."
+STARTED_BY_TORCHRUN = "torchrun has started this process"
+PARENT_HELP = "A run (its newest good checkpoint), RUN:CHECKPOINT such as cifar:best, or a checkpoint's folder."
+FORK_FILE_HELP = "The pipeline of the fork; left out, the one that the checkpoint was saved with."
+RESTARTS_HELP = "Restart all ranks from the last checkpoint when one fails, up to K times."
 
-_dir = "The folder of runs; overrides run.dir."
-RunsDir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help=_dir)]
+DIR_HELP = "The folder of runs; overrides run.dir."
+RunsDir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help=DIR_HELP)]
 Test = Annotated[bool, typer.Option("--test", help="Run the test after training.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")]
 InProcess = Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")]
-Nproc = Annotated[str | None, typer.Option(metavar="N|auto", help=NPROC, show_default=False)]
-MaxRestarts = Annotated[int, typer.Option(min=0, metavar="K", help=RESTARTS)]
+Nproc = Annotated[str | None, typer.Option(metavar="N|auto", help=NPROC_HELP, show_default=False)]
+MaxRestarts = Annotated[int, typer.Option(min=0, metavar="K", help=RESTARTS_HELP)]
 
 
 def run(
     target: options.PipelineArgument = None,
     set_: options.Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
-    allow_changed_hooks: Annotated[
-        bool, typer.Option("--allow-changed-hooks", help="With --resume: accept other hooks than the checkpoint's.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help=RESUME_HELP)] = False,
+    allow_changed_hooks: Annotated[bool, typer.Option("--allow-changed-hooks", help=CHANGED_HOOKS_HELP)] = False,
+    strict: Annotated[bool, typer.Option("--strict", help=STRICT_HELP)] = False,
     without: options.Without = None,
     only: options.Only = None,
     shuffle: options.Shuffle = None,
     dir: RunsDir = None,  # noqa: A002  # the option's name
     ui: options.UIOption = "auto",
     test: Test = False,
-    overfit: Annotated[int | None, typer.Option(min=1, metavar="N", help=OVERFIT)] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Build everything and fire every point once; keep nothing.")
-    ] = False,
+    overfit: Annotated[str | None, typer.Option(metavar="N", help=OVERFIT_HELP)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)] = False,
     detach: Detach = False,
     in_process: InProcess = False,
     nproc: Nproc = None,
@@ -79,14 +89,22 @@ def run(
 
     The training runs in its own process: it goes on when this terminal closes, and `hookflow watch` shows it again.
     Without the dashboard, Ctrl+C ends it at the next safe point, with a checkpoint, and a second Ctrl+C at once; in the
-    dashboard it asks, and a second one leaves it training. `--resume` resumes from the checkpoint.
+    dashboard it asks, and a second one leaves it training. `--resume` resumes from the checkpoint, and warns of each
+    file of the code that has changed since; with `--strict` it refuses to go on then.
 
     Example: `hookflow run pipelines/cifar.toml --set run.max_epochs=2`
     """
-    extra = ("run.test=true",) * test + (f"run.overfit={overfit}",) * bool(overfit)
-    changes = Changes((*(set_ or ()), *extra), tuple(without or ()), tuple(only or ()), shuffle, dir)
-    start = Start(ui, detach, in_process, nproc, max_restarts)
+    overrides = list(set_ or ())
+    if test:
+        overrides.append("run.test=true")
+    if overfit is not None:
+        overrides.append(f"run.overfit={overfit}")  # a share stands for itself: it is no TOML
+    changes = Changes(tuple(overrides), tuple(without or ()), tuple(only or ()), shuffle, dir)
+    start = StartOptions(ui, detach, in_process, nproc, max_restarts)
     torchrun = start.by_torchrun
+    if strict and not resume:
+        hint = "hookflow check --strict refuses warnings of a pipeline"
+        raise UserError(Problem("--strict compares the code with that of a checkpoint", Where("--resume"), hint))
     if dry_run and not torchrun:
         start.refuse("--dry-run does everything once, in this process", {"--resume": resume})
         _dry_run(*compiled(target, changes, warns=True))
@@ -94,9 +112,9 @@ def run(
 
     def find() -> RunDir:
         if dry_run:
-            _refuse(TORCHRUN, {"--dry-run": dry_run})
+            _refuse(STARTED_BY_TORCHRUN, {"--dry-run": dry_run})
         if resume:
-            return resumed(target, changes, allow_changed_hooks=allow_changed_hooks, even_if_done=torchrun)
+            return resumed(target, changes, allow_changed_hooks=allow_changed_hooks, strict=strict)
         from hookflow.runner.process.launch import new_run
 
         return new_run(*compiled(target, changes, warns=detach and not torchrun))
@@ -105,8 +123,8 @@ def run(
 
 
 def fork(
-    parent: Annotated[str, options.argument("RUN[:CHECKPOINT]", PARENT, options.runs)],
-    file: Annotated[Path | None, options.argument("[FILE]", FORK_FILE)] = None,
+    parent: Annotated[str, options.argument("RUN[:CHECKPOINT]", PARENT_HELP, options.runs)],
+    file: Annotated[Path | None, options.argument("[FILE]", FORK_FILE_HELP)] = None,
     set_: options.Overrides = None,
     without: options.Without = None,
     only: options.Only = None,
@@ -128,13 +146,16 @@ def fork(
 
     Example: `hookflow fork cifar:best --set optimizer.args.lr=0.01 --set run.max_epochs=20`
     """
-    overrides = (*(set_ or ()), *("run.test=true",) * test)
-    changes = Changes(overrides, tuple(without or ()), tuple(only or ()), shuffle, dir)
-    Start(ui, detach, in_process, nproc, max_restarts).train(lambda: forked(parent, file, changes))
+    overrides = list(set_ or ())
+    if test:
+        overrides.append("run.test=true")
+    changes = Changes(tuple(overrides), tuple(without or ()), tuple(only or ()), shuffle, dir)
+    start = StartOptions(ui, detach, in_process, nproc, max_restarts)
+    start.train(lambda: forked(parent, file, changes))
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartOptions:
     """How a run is started and shown: the options that the commands share which train."""
 
     ui: options.UI
@@ -152,63 +173,97 @@ class Start:
 
     def refuse(self, why: str, others: Mapping[str, Any]) -> None:
         """Raise UserError for each option that starts processes, and each of the others, that is given."""
-        own = {"--detach": self.detach, "--in-process": self.in_process, "--nproc": self.nproc}
-        _refuse(why, {**own, "--max-restarts": self.max_restarts, **others})
+        flags = {
+            "--detach": self.detach,
+            "--in-process": self.in_process,
+            "--nproc": self.nproc,
+            "--max-restarts": self.max_restarts,
+        }
+        _refuse(why, {**flags, **others})
 
     def train(self, find: Callable[[], RunDir], *, resume: bool = False, allow_changed_hooks: bool = False) -> None:
         """Train the run that `find` returns, and exit with its exit code, unless it is detached."""
         if self.by_torchrun:
             self._train_as_rank(find, resume, allow_changed_hooks)
-        if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
-            alone = f"Slurm has started {tasks} tasks, and each trains a run of its own"
-            warn_of(f"{alone}; for one run: srun --ntasks=1 hookflow run … --nproc {tasks}, or torchrun", "warn")
+        _warn_of_slurm_tasks()
         if self.in_process:
             several = {"--nproc": self.nproc, "--max-restarts": self.max_restarts}
             _refuse("--in-process is for a single process", several)
-        ranks = _number_of(self.nproc) if self.nproc else 1 if self.max_restarts else None
-        from hookflow.runner.process.launch import Standby, claim, hand_on_signals, start, start_notifying
-
+        ranks = self._num_ranks()
         if self.in_process:
-            from hookflow.runner.process.main import prepare_exit, train
-
-            prepare_exit()
-            run_dir = find()
-            claim(run_dir)
-            start_notifying(run_dir, os.getpid(), time.time())
-            _exit(run_dir, train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks), shown=False)
+            self._train_here(find, resume, allow_changed_hooks)
         from hookflow.runner.distributed.failures import ChildExit
+        from hookflow.runner.process.launch import StandbyProcess, hand_on_signals, start
 
-        flags = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
-        passed_on = [flag for flag, provided in flags.items() if provided]
+        flags = []
+        if resume:
+            flags.append("--resume")
+        if allow_changed_hooks:
+            flags.append("--allow-changed-hooks")
         pressed: list[int] = []
 
         def begin() -> subprocess.Popen[bytes]:
-            child = start(run_dir, *passed_on, nproc=ranks, max_restarts=self.max_restarts, standby=standby)
+            child = start(run_dir, *flags, nproc=ranks, max_restarts=self.max_restarts, standby=standby)
             if not self.detach and _chosen(self.ui) != "tui":
                 hand_on_signals(child, pressed)
             return child
 
-        with nullcontext() if ranks else closing(Standby()) as standby:
+        with nullcontext() if ranks else closing(StandbyProcess()) as standby:
             if not self.detach and _chosen(self.ui) == "tui":
                 from hookflow.monitor import settings
+                from hookflow.monitor.app import pages_of_actions
 
-                settings.load()  # before anything begins: a mistake there ends this command
-            run_dir = find()
+                settings.load(pages_of_actions())  # before anything begins: a mistake there ends this command
             if self.detach:
-                echo(f"{run_dir.id} is running (pid {begin().pid}); see it with: hookflow watch {run_dir.id}")
+                run_dir = find()
+                child = begin()
+                echo(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
                 return
-            code = exit_code(_echo(run_dir, ChildExit(run_dir, begin), _chosen(self.ui), pressed))
+            run_dir = prepare_in_child(find)
+            child_exit = ChildExit(run_dir, begin)
+            code = exit_code(_echo(run_dir, child_exit, _chosen(self.ui), pressed))
         _exit(run_dir, code, shown=self.ui != "none", left=_chosen(self.ui) == "tui")
+
+    def _num_ranks(self) -> int | None:
+        """Return how many ranks train; None where the run is a single process without a launcher."""
+        if self.nproc:
+            return _number_of(self.nproc)
+        if self.max_restarts:
+            return 1
+        return None
+
+    def _train_here(self, find: Callable[[], RunDir], resume: bool, allow_changed_hooks: bool) -> NoReturn:
+        """Train in this process, and exit with the run's exit code."""
+        from hookflow.runner.attempt.main import prepare_exit, train
+        from hookflow.runner.process.launch import claim, start_notifying
+
+        prepare_exit()
+        run_dir = find()
+        claim(run_dir)
+        start_notifying(run_dir, os.getpid(), time.time())
+        code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)
+        _exit(run_dir, code, shown=False)
 
     def _train_as_rank(self, find: Callable[[], RunDir], resume: bool, allow_changed_hooks: bool) -> NoReturn:
         from hookflow.cli.torchrun import train_as_rank
 
         def checked() -> RunDir:  # on rank 0, which tells the others
-            self.refuse(TORCHRUN, {"--ui=tui": self.ui == "tui"})
+            self.refuse(STARTED_BY_TORCHRUN, {"--ui=tui": self.ui == "tui"})
             return find()
 
-        shown: options.UI = "plain" if self.ui == "auto" else self.ui
-        raise typer.Exit(train_as_rank(checked, shown, resume=resume, allow_changed_hooks=allow_changed_hooks))
+        shown = self.ui
+        if shown == "auto":
+            shown = "plain"
+        code = train_as_rank(checked, shown, resume=resume, allow_changed_hooks=allow_changed_hooks)
+        raise typer.Exit(code)
+
+
+def _warn_of_slurm_tasks() -> None:
+    """Warn where Slurm has started this command several times: each would train a run."""
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    if tasks > 1:
+        started = f"Slurm has started {tasks} tasks, and each trains a run of its own"
+        warn_of(f"{started}; for one run: srun --ntasks=1 hookflow run … --nproc {tasks}, or torchrun", "warn")
 
 
 def _exit(run_dir: RunDir, code: int, *, shown: bool, left: bool = False) -> NoReturn:
@@ -218,8 +273,10 @@ def _exit(run_dir: RunDir, code: int, *, shown: bool, left: bool = False) -> NoR
     """
     from hookflow.runner.process.launch import finish_notifying
 
-    if not left and (unsent := finish_notifying(run_dir)):
-        print_error(unsent)
+    if not left:
+        unsent = finish_notifying(run_dir)
+        if unsent:
+            print_error(unsent)
     if code == 2:
         from hookflow.service.runs import failure_report
 
@@ -243,14 +300,17 @@ def compiled(target: str | None, changes: Changes, *, warns: bool = False) -> tu
     if target is None:
         hint = "e.g. hookflow run pipelines/cifar.toml"
         raise UserError(Problem("name a pipeline file, or a run with --resume", hint=hint))
-    if (path := Path(target)).is_dir() or not (path.exists() or target.endswith(".toml")):
+    path = Path(target)
+    names_a_file = path.exists() or target.endswith(".toml")
+    if path.is_dir() or not names_a_file:
         run_dir = find_run(target, changes.dir or Path("runs"), or_file=True)
         hint = nearest_file(path) or f"to resume it: hookflow run --resume {run_argument(run_dir)}"
         raise UserError(Problem(f"{target} is a run, and a new run begins with a pipeline file", hint=hint))
     loaded = changes.load(path)
     plan = valid_plan(loaded, shuffle=changes.shuffle)
-    for problem in plan.warnings if warns else ():
-        print_error(f"warning: {problem}")
+    if warns:
+        for problem in plan.warnings:
+            print_error(f"warning: {problem}")
     return loaded, plan
 
 
@@ -276,13 +336,15 @@ def forked(named: str, file: Path | None, changes: Changes) -> RunDir:
 
 
 def _forked(named: str, file: Path | None, changes: Changes) -> RunDir:
-    from hookflow.cli.evaluate import find_checkpoint
+    from hookflow.cli.evaluate import warn_of_line
+    from hookflow.events.recorded_code import code_before, copy_code
     from hookflow.events.rundir import Parent
     from hookflow.runner.checkpoint.held import hold_parent
     from hookflow.runner.checkpoint.manifest import DamagedError, read_manifest
     from hookflow.runner.process.launch import new_run
+    from hookflow.service.checkpoints import find_checkpoint
 
-    run_dir, checkpoint = find_checkpoint(named, changes.dir or Path("runs"))
+    run_dir, checkpoint = find_checkpoint(named, changes.dir or Path("runs"), warn_of_line)
     try:
         manifest = read_manifest(checkpoint)
         parent = Parent(run_dir.id, checkpoint.name, manifest["it"], str(checkpoint.absolute()))
@@ -304,6 +366,9 @@ def _forked(named: str, file: Path | None, changes: Changes) -> RunDir:
         if checkpoint.exists():
             raise UserError(Problem(f"{parent} cannot be read: {error.strerror or error}")) from None
         raise _RemovedError from None
+    code = code_before(run_dir, parent.it)
+    if code is not None:
+        copy_code(code, fork_dir)
     return fork_dir
 
 
@@ -311,7 +376,8 @@ def _fork_target(run_dir: RunDir, parent: Parent, file: Path | None, changes: Ch
     """Return the pipeline of a fork, and show how it differs from that of its parent's checkpoint."""
     from hookflow.graph.plan import difference
     from hookflow.runner.checkpoint.resume_rules import recorded
-    from hookflow.service.pipelines import Target, difference_lines, valid_plan
+    from hookflow.service.differences import difference_lines
+    from hookflow.service.pipelines import Target, valid_plan
 
     checkpoint = Path(parent.path)
     then = Target(str(parent), *recorded(checkpoint), run_dir.base())
@@ -321,7 +387,8 @@ def _fork_target(run_dir: RunDir, parent: Parent, file: Path | None, changes: Ch
         loaded = changes.load(file)
         plan = valid_plan(loaded, shuffle=changes.shuffle, begins=False)
         now = Target(str(file), loaded, plan, file.parent)
-    if result := difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
+    result = difference((then.loaded.public, then.plan), (now.loaded.public, now.plan))
+    if result:
         print_error("\n".join([*difference_lines(then, now, result), ""]))
     return now
 
@@ -337,8 +404,13 @@ def _check_length(now: Target, parent: Parent, epochs: int) -> None:
 
 
 def _refuse(why: str, flags: dict[str, Any]) -> None:
-    if wrong := [option for option, value in flags.items() if value]:
-        raise UserError(Problem(f"cannot be given here: {why}", Where(option)) for option in wrong)
+    """Raise UserError for each of the options that is given."""
+    problems = []
+    for option, value in flags.items():
+        if value:
+            problems.append(Problem(f"cannot be given here: {why}", Where(option)))
+    if problems:
+        raise UserError(problems)
 
 
 def _number_of(nproc: str) -> int:
@@ -346,7 +418,8 @@ def _number_of(nproc: str) -> int:
     if nproc == "auto":
         import torch
 
-        if not (gpus := torch.cuda.device_count()):
+        gpus = torch.cuda.device_count()
+        if gpus == 0:
             raise UserError(Problem("auto is a rank for each GPU, and there is none", Where("--nproc"), "--nproc 2"))
         return gpus
     if not nproc.isdecimal() or not int(nproc):
@@ -356,52 +429,84 @@ def _number_of(nproc: str) -> int:
 
 def _dry_run(loaded: Loaded, plan: Plan) -> None:
     """Execute a dry run and print its report; exit with 1 when something raised, with 130 after Ctrl-C."""
-    from hookflow.runner.distributed.parallel import class_of
-    from hookflow.runner.process.state import all_iterations
     from hookflow.trials.temporary_run import dry_run
 
     with exits_after_traceback():
         result = dry_run(loaded, plan, loaded.source.parent, warn_of)
-    run, parts = loaded.pipeline.run, result.parts
-    name = " + ".join(class_of(model) for model in parts.models.values())
-    params = sum(parameter.numel() for parameter in parts.model.parameters())
-    facts = [("model", f"{name}, {params:,} parameters, on {result.device} in {parts.precision}")]
-    facts += [("" if k else "layers", line) for k, line in enumerate(_layers(result.layers))]
-    for split, data in result.data.items():
-        of = f" of {data['batch_size']:,}" if data["batch_size"] else ""
-        batches = f"{counted(data['batches'], 'batch')}{of}"
-        facts.append((split, f"{'SYNTHETIC ' * data['synthetic']}{data['name']}, {batches}"))
-    epochs, of_each = run.max_epochs or 0, parts.iters_per_epoch
-    several = f"{counted(epochs, 'epoch')} of {counted(of_each, 'iteration')}: " * bool(epochs)
-    facts.append(("length", f"{several}{counted(all_iterations(epochs, run.max_iters, of_each), 'iteration')}"))
-    if words := parts.effective_batch:
-        facts.append(("step", words))
-    points = counted(len({binding.point for binding in result.fired}), "point")
-    facts.append(("fired", f"{len(result.fired)} of {len(plan.bindings)} bindings, at {points}"))
-    reasons: dict[str, list[str]] = {}
-    for silent in result.silent:
-        reasons.setdefault(silent.why, []).append(f"{silent.hook} at {silent.point}")
-    for k, (why, bindings) in enumerate(reasons.items()):
-        facts.append(("" if k else "not fired", f"{why}: {', '.join(bindings)}"))
-    facts.append(("checkpoint", f"written and read back, {result.checkpoint:,} bytes"))
     echo(f"{loaded.source}: dry run passed in {result.seconds:.1f} s; nothing was kept")
-    for name, text in facts:
+    for name, text in _dry_run_facts(loaded, plan, result):
         echo(f"  {name:<10} {text}")
 
 
-MOST_LAYERS = 40
+def _dry_run_facts(loaded: Loaded, plan: Plan, result: DryRun) -> Iterator[tuple[str, str]]:
+    """Yield what a dry run has found out, each with its label; a fact of several lines has the label at the first."""
+    from hookflow.runner.distributed.parallel import class_of
+
+    parts = result.parts
+    name = " + ".join(class_of(model) for model in parts.models.values())
+    params = sum(parameter.numel() for parameter in parts.model.parameters())
+    yield "model", f"{name}, {params:,} parameters, on {result.device} in {parts.precision}"
+    yield from _labelled("layers", _layers(result.layers))
+    for split, data in result.data.items():
+        yield split, _describe_data(data)
+    yield "length", _describe_length(loaded, parts.iters_per_epoch)
+    if parts.effective_batch:
+        yield "step", parts.effective_batch
+    points = {binding.point for binding in result.fired}
+    yield "fired", f"{len(result.fired)} of {len(plan.bindings)} bindings, at {counted(len(points), 'point')}"
+    bindings_by_reason: dict[str, list[str]] = {}
+    for silent in result.silent:
+        bindings_by_reason.setdefault(silent.why, []).append(f"{silent.hook} at {silent.point}")
+    silences = [f"{reason}: {', '.join(bindings)}" for reason, bindings in bindings_by_reason.items()]
+    yield from _labelled("not fired", silences)
+    yield "checkpoint", f"written and read back, {result.checkpoint:,} bytes"
 
 
-def _layers(every: Sequence[Layer]) -> list[str]:
+def _labelled(label: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield lines, the first one with the label."""
+    for line in lines:
+        yield label, line
+        label = ""
+
+
+def _describe_data(data: DataInfo) -> str:
+    text = f"{data['name']}, {counted(data['batches'], 'batch')}"
+    if data["synthetic"]:
+        text = f"SYNTHETIC {text}"
+    if data["batch_size"]:
+        text += f" of {data['batch_size']:,}"
+    return text
+
+
+def _describe_length(loaded: Loaded, iters_per_epoch: int) -> str:
+    """Return how many iterations the run has, and by which epochs."""
+    from hookflow.runner.process.state import all_iterations
+
+    run = loaded.pipeline.run
+    epochs = run.max_epochs or 0
+    total = counted(all_iterations(epochs, run.max_iters, iters_per_epoch), "iteration")
+    if epochs == 0:
+        return total
+    return f"{counted(epochs, 'epoch')} of {counted(iters_per_epoch, 'iteration')}: {total}"
+
+
+MAX_LAYERS = 40
+"""How many layers are listed."""
+
+
+def _layers(layers: Sequence[Layer]) -> list[str]:
     """Return a line for each of the first layers, and one for all of them."""
     from hookflow.monitor.summary import layer_rows
 
-    lines = columns([*layer_rows(every[:MOST_LAYERS])])
-    if len(every) > MOST_LAYERS:
-        rest = sum(layer["parameters"] for layer in every[MOST_LAYERS:])
-        lines.append(f"and {len(every) - MOST_LAYERS:,} more layers with {rest:,} parameters")
-    trainable, held = (sum(layer[key] for layer in every) for key in ("trainable", "bytes"))
-    return [*lines, f"{trainable:,} trainable parameters, {size(held)} of weights"]
+    lines = columns(list(layer_rows(layers[:MAX_LAYERS])))
+    hidden = layers[MAX_LAYERS:]
+    if hidden:
+        parameters = sum(layer["parameters"] for layer in hidden)
+        lines.append(f"and {len(hidden):,} more layers with {parameters:,} parameters")
+    trainable = sum(layer["trainable"] for layer in layers)
+    num_bytes = sum(layer["bytes"] for layer in layers)
+    lines.append(f"{trainable:,} trainable parameters, {size(num_bytes)} of weights")
+    return lines
 
 
 def _chosen(ui: options.UI) -> options.UI:
@@ -409,7 +514,9 @@ def _chosen(ui: options.UI) -> options.UI:
         check_terminal()
     if ui != "auto":
         return ui
-    return "tui" if has_terminal() and not os.environ.get("CI") else "plain"
+    if has_terminal() and not os.environ.get("CI"):
+        return "tui"
+    return "plain"
 
 
 def _echo(run_dir: RunDir, child_exit: ChildExit, ui: options.UI, pressed: Sized) -> int:
@@ -419,7 +526,7 @@ def _echo(run_dir: RunDir, child_exit: ChildExit, ui: options.UI, pressed: Sized
     if ui == "none":
         return child_exit.wait()
     from hookflow.monitor import plain
-    from hookflow.monitor.plain import can_show_bars
+    from hookflow.monitor.progress_bars import can_show_bars
 
     try:
         if ui == "json":
@@ -428,9 +535,9 @@ def _echo(run_dir: RunDir, child_exit: ChildExit, ui: options.UI, pressed: Sized
         interrupts = partial(len, pressed)
         return plain.follow(run_dir, sys.stdout, child_exit=child_exit, interrupts=interrupts, bars=bars)
     except OSError as error:
-        if error.errno not in (errno.EPIPE, *FULL):
+        if error.errno not in (errno.EPIPE, *FULL_DISK_ERRORS):
             raise
-        if error.errno in FULL:  # else the reader has gone, as after `| head`
+        if error.errno in FULL_DISK_ERRORS:  # else the reader has gone, as after `| head`
             print_error(f"the lines of the run cannot be written: {error.strerror}; the training goes on")
         drop_unprinted()
         return child_exit.wait()
@@ -438,20 +545,21 @@ def _echo(run_dir: RunDir, child_exit: ChildExit, ui: options.UI, pressed: Sized
 
 def _dashboard(run_dir: RunDir, child_exit: ChildExit) -> int:
     from hookflow.events.rundir import run_argument
-    from hookflow.monitor.app import MonitorApp
+    from hookflow.monitor.app import MonitorApp, pages_of_actions
     from hookflow.monitor.settings import load
     from hookflow.monitor.summary import print_summary
     from hookflow.monitor.terminal import Outcome
 
     began = time.time()
     child_exit()
-    app = MonitorApp(run_dir, since=began, child_exit=child_exit, preferences=load())
+    app = MonitorApp(run_dir, since=began, child_exit=child_exit, preferences=load(pages_of_actions()))
     outcome = app.run()
     crashed = bool(app.return_code)
     if crashed and child_exit() is None:
         print_error(f"the dashboard has crashed; the training goes on: hookflow watch {run_argument(run_dir)}")
     if not app.state.failed_to_start:
         print_summary(app.run_dir, sys.stdout)
-    if outcome is Outcome.ENDED and (end := app.state.refused or app.state.end):
+    end = app.state.refused or app.state.end
+    if outcome is Outcome.ENDED and end:
         return int(end["exit"])  # the process itself may still be on its way out
     return child_exit() or int(crashed)

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,9 +20,14 @@ from hookflow.numbers import counted, plural
 from hookflow.text import cut
 
 if TYPE_CHECKING:
-    from hookflow.service.sweeps import Sweep
+    from hookflow.sweep.search import Trial
+    from hookflow.sweep.sweep import Sweep
 
 SLURM = "Write a script for Slurm, a task for each trial, and start nothing."
+IN_PROCESS = (
+    "Fork each trial from one process that has imported torch, on the CPU alone: "
+    "the same bits, without the seconds of a start for each."
+)
 FILE = "A pipeline file with [sweep]; or a sweep that has begun: its id in `runs`, or its folder."
 
 
@@ -32,6 +37,7 @@ def sweep(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest sweep of FILE.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Trials side by side.")] = None,
     trial: Annotated[int | None, typer.Option(min=0, metavar="K", help="Only trial K, counted from 0.")] = None,
+    in_process: Annotated[bool, typer.Option("--in-process", help=IN_PROCESS)] = False,
     slurm: Annotated[Path | None, typer.Option("--slurm", metavar="SCRIPT", help=SLURM)] = None,
 ) -> None:
     """Train a pipeline once for each trial of its [sweep].
@@ -42,59 +48,76 @@ def sweep(
 
     Example: `hookflow sweep pipelines/cifar.toml --jobs 2`
     """
-    chosen = _opened(target, tuple(set_ or ()), resume)
-    trials = counted(chosen.section.count, "trial")
-    if trial is not None and trial >= chosen.section.count:
+    opened = _open_sweep(target, tuple(set_ or ()), resume)
+    trials = counted(opened.section.count, "trial")
+    if trial is not None and trial >= opened.section.count:
         raise UserError(Problem(f"there is no trial {trial}", Where("--trial"), f"the sweep has {trials}, from 0"))
+    if in_process and slurm is not None:
+        raise UserError(Problem("a task of Slurm has a process of its own", Where("--in-process"), "leave it out"))
+    if in_process:
+        from hookflow.sweep.executor import check_devices
+
+        check_devices(opened)
+    jobs = jobs or opened.section.jobs
     if slurm is not None:
-        write_file(slurm, _script(chosen, jobs))
-        chosen.begin()
+        write_file(slurm, _slurm_script(opened, jobs))
+        opened.begin()
         slurm.chmod(0o755)
-        echo(f"{chosen.id}: {trials}; start them with: sbatch {slurm}")
+        echo(f"{opened.id}: {trials}; start them with: sbatch {slurm}")
         return
-    chosen.begin()
-    raise typer.Exit(_execute(chosen, jobs or chosen.section.jobs, trial))
+    opened.begin()
+    raise typer.Exit(_execute(opened, jobs, trial, in_process=in_process))
 
 
-def _opened(target: Path, overrides: tuple[str, ...], resume: bool) -> Sweep:
-    from hookflow.service.sweeps import Sweep
+def _open_sweep(target: Path, overrides: tuple[str, ...], resume: bool) -> Sweep:
+    from hookflow.sweep.sweep import Sweep
 
-    if not target.exists():
-        target = next(Path("runs").glob(f"*/{escape(target.name)}"), target)
+    if not target.exists():  # an id in the folder of runs
+        for match in Path("runs").glob(f"*/{escape(target.name)}"):
+            target = match
+            break
     if (target / "sweep.json").is_file():
         if overrides:
             raise UserError(Problem("a sweep that has begun keeps its keys", Where("--set")))
         return Sweep.open(target.absolute())
-    return Sweep.newest(target, overrides) if resume else Sweep.create(target, overrides)
+    if resume:
+        return Sweep.newest(target, overrides)
+    return Sweep.create(target, overrides)
 
 
-def _execute(chosen: Sweep, jobs: int, trial: int | None) -> int:
+def _execute(opened: Sweep, jobs: int, trial: int | None, *, in_process: bool) -> int:
     """Execute the trials of a sweep, or one of them, print the table and return the exit code."""
     from hookflow.events.run_lock import release
     from hookflow.events.rundir import short
-    from hookflow.service.sweeps import Executor
+    from hookflow.sweep.executor import SweepExecutor
 
-    locks = chosen.lock(shared=trial is not None)
+    executor = SweepExecutor(opened, jobs, _say, in_process=in_process)
+    locks = opened.lock(shared=trial is not None)
     try:
-        echo(f"{chosen.id}: {counted(chosen.section.count, 'trial')}, {jobs} at a time")
-        echo(f"  live: hookflow watch, or hookflow runs --filter '\"{chosen.id}\" in tags'")
-        executor = Executor(chosen, jobs, _say)
-        executor.execute(range(chosen.section.count) if trial is None else [trial])
+        echo(f"{opened.id}: {counted(opened.section.count, 'trial')}, {jobs} at a time")
+        echo(f"  live: hookflow watch, or hookflow runs --filter '\"{opened.id}\" in tags'")
+        numbers = range(opened.section.count) if trial is None else [trial]
+        executor.execute(numbers)
     finally:
         release(locks)
-    trials = chosen.trials() if trial is None else [chosen.trial(trial)]
     if trial is None:
-        echo("\n".join(["", *_table(chosen)]))
-    left = sum(not each.done and each.state != "failed" for each in trials)
-    failed = [each for each in trials if each.state == "failed"]
+        trials = opened.trials()
+        echo("\n".join(["", *_table_lines(opened)]))
+        _print_groups(opened, trials)
+    else:
+        trials = [opened.trial(trial)]
+    failed = [str(each.number) for each in trials if each.state == "failed"]
+    num_left = sum(not each.done and each.state != "failed" for each in trials)
+    go_on = f"hookflow sweep {short(opened.path)}"
     if failed:
-        numbers = ", ".join(str(each.number) for each in failed)
-        echo(f"failed: {plural(len(failed), 'trial')} {numbers}; anew with: hookflow sweep {short(chosen.path)}")
-    if left:
-        echo(f"not done: {counted(left, 'trial')}; go on with: hookflow sweep {short(chosen.path)}")
+        echo(f"failed: {plural(len(failed), 'trial')} {', '.join(failed)}; anew with: {go_on}")
+    if num_left:
+        echo(f"not done: {counted(num_left, 'trial')}; go on with: {go_on}")
     if executor.asked:
         return 130 if executor.asked[0] == signal.SIGINT else 143
-    return int(bool(failed or left))
+    if failed or num_left:
+        return 1
+    return 0
 
 
 def _say(line: str) -> None:
@@ -102,35 +125,63 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _table(chosen: Sweep) -> Iterator[str]:
+def _table_lines(opened: Sweep) -> Iterator[str]:
     """Yield the runs of a sweep as `hookflow runs` lists them, the best first; a terminal cuts them."""
-    from hookflow.cli.runs import table
+    from hookflow.cli.runs import table_lines
     from hookflow.monitor.index import Index
     from hookflow.monitor.selection import in_order_of
 
-    rows = [row for row in Index(chosen.folder).refresh() if chosen.id in row.values["tags"]]
+    rows = [row for row in Index(opened.folder).refresh() if opened.id in row.values["tags"]]
     if not rows:
         return
-    metric = chosen.section.metric
-    key = f"best.{metric}" if any(row.get(f"best.{metric}") is not None for row in rows) else metric
-    rows = in_order_of(rows, f"-{key}" if chosen.mode == "max" else key)
-    more = ["data"] * any(row.values["data"] == "SYNTHETIC" for row in rows)
-    more += ["reason"] * any(row.values["status"] in ("failed", "refused", "lost") for row in rows)
-    keys = ["id", "note", key, *chosen.section.searched, "status", "duration", *more]
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in table([(None, rows)], keys, None):
-        yield cut(line, room) if room else line
+    metric = opened.section.metric
+    best = f"best.{metric}"
+    has_best = any(row.get(best) is not None for row in rows)
+    if has_best:
+        key = best
+    else:
+        key = metric
+    rows = in_order_of(rows, f"-{key}" if opened.mode == "max" else key)
+    keys = ["id", "note", key, *opened.section.searched, "status", "duration"]
+    if any(row.values["data"] == "SYNTHETIC" for row in rows):
+        keys.append("data")
+    if any(row.values["status"] in ("failed", "refused", "lost") for row in rows):
+        keys.append("reason")
+    lines = table_lines([(None, rows)], keys, None)
+    if not sys.stdout.isatty():
+        yield from lines
+        return
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        yield cut(line, width)
 
 
-def _script(chosen: Sweep, jobs: int | None) -> str:
+def _print_groups(opened: Sweep, trials: Sequence[Trial]) -> None:
+    """Print the table of each cross-validation, and mean ± sample deviation of settings that are repeated."""
+    from hookflow.cli.sweep_groups import cross_validation_lines, settings_lines
+    from hookflow.sweep.trial_groups import REPETITION_KEYS, group_trials
+
+    section = opened.section
+    if REPETITION_KEYS.isdisjoint(section.searched):
+        return
+    groups = group_trials(trials)
+    if section.folds is not None:
+        for group in groups:
+            echo("\n".join(["", *cross_validation_lines(group, section.metric)]))
+    if section.folds is None or len(groups) > 1:
+        echo("\n".join(["", *settings_lines(groups, section.metric, opened.mode)]))
+
+
+def _slurm_script(opened: Sweep, jobs: int) -> str:
     """Return a script for sbatch: an array with a task for each trial."""
-    most = jobs or chosen.section.jobs
-    at_once = f"%{most}" if most > 1 else ""
-    command = [sys.executable, "-P", "-m", "hookflow", "sweep", str(chosen.path)]
+    at_once = ""
+    if jobs > 1:
+        at_once = f"%{jobs}"
+    command = [sys.executable, "-P", "-m", "hookflow", "sweep", str(opened.path)]
     return f"""#!/bin/bash
-#SBATCH --job-name={chosen.loaded.pipeline.run.name}
-#SBATCH --array=0-{chosen.section.count - 1}{at_once}
-#SBATCH --output={chosen.path}/slurm-%a.txt
+#SBATCH --job-name={opened.loaded.pipeline.run.name}
+#SBATCH --array=0-{opened.section.count - 1}{at_once}
+#SBATCH --output={opened.path}/slurm-%a.txt
 #SBATCH --requeue
 # Add what a trial needs: --gres=gpu:1, --cpus-per-task, --mem, --time, --partition.
 cd {shlex.quote(str(Path.cwd()))} || exit 1

@@ -12,11 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from hookflow.cli import options
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.failures import append_record
-from hookflow.runner.distributed.rendezvous import Ranks, of_environment, rendezvous, restarts, store
+from hookflow.runner.distributed.rendezvous import RankLayout, of_environment, rendezvous, restarts, store
 from hookflow.runner.process.launch import claim, finish_notifying, start_notifying
 from hookflow.service.runs import failure_report
 from hookflow.text import print_error
@@ -29,14 +31,19 @@ def _main() -> None:
     from hookflow.monitor import plain
 
     path, shown = sys.argv[1:]
-    follow = plain.follow_json if shown == "json" else plain.follow
 
-    def over() -> int | None:
+    def exit_at_end_of_stdin() -> int | None:
         readable, _, _ = select.select([sys.stdin], [], [], 0)
-        return 0 if readable else None  # nothing is ever written there: it is at its end
+        if readable:  # nothing is ever written there: it is at its end
+            return 0
+        return None
 
+    run_dir = RunDir(Path(path))
     try:
-        follow(RunDir(Path(path)), sys.stdout, child_exit=over)
+        if shown == "json":
+            plain.follow_json(run_dir, sys.stdout, child_exit=exit_at_end_of_stdin)
+        else:
+            plain.follow(run_dir, sys.stdout, child_exit=exit_at_end_of_stdin)
     except BrokenPipeError:  # the reader has gone
         sys.stderr.close()
 
@@ -45,35 +52,39 @@ if __name__ == "__main__":
     _main()
 
 
-PATIENCE = 600.0
+RENDEZVOUS_SECONDS = 600.0
 """Seconds that a rank waits for the others to be there."""
 
-MISTAKEN = 2
+EXIT_USER_ERROR = 2
 """The exit code of a rank where rank 0 tells what the user did wrong."""
 
 
 def train_as_rank(find: Callable[[], RunDir], shown: options.UI, *, resume: bool, allow_changed_hooks: bool) -> int:
     """Train in this process and return the exit code. Rank 0 alone shows anything, by `shown`.
 
-    Rank 0 takes the run directory that `find` makes or finds, and tells the others. When torchrun has started them
-    again, that is the one from before, which its store remembers, and the run goes on.
+    Rank 0 takes the run directory that `find` makes or finds, and tells the others. Where `find` ends the command, for
+    nothing is left to do, all ranks leave. When torchrun has started them again, that is the one from before, which its
+    store remembers, and the run goes on.
     """
-    from hookflow.runner.process.main import leave, prepare_exit, train
+    from hookflow.runner.attempt.main import leave, prepare_exit, train
 
     prepare_exit()
-    ranks, (done, most) = of_environment(), restarts()
-    talk = rendezvous(ranks, PATIENCE)
+    ranks = of_environment()
+    restarts_done, max_restarts = restarts()
+    shared = rendezvous(ranks, RENDEZVOUS_SECONDS)
     if ranks.first:
-        run_dir, again = _lead(talk, find, restarted=done > 0)
-    elif summary := json.loads(talk.get("run")):
-        run_dir, again = RunDir(Path(summary[0])), summary[1]
+        run_dir, again = _lead(shared, find, restarted=restarts_done > 0)
     else:
-        return MISTAKEN
-    talk.set(f"seen by {ranks.rank}", "" if run_dir.describe().get("id") == run_dir.id else socket.gethostname())
-    if blind := {host for rank in range(ranks.world) if (host := talk.get(f"seen by {rank}").decode())}:
+        message = json.loads(shared.get("run"))
+        if "exit" in message:
+            return int(message["exit"])
+        run_dir = RunDir(Path(message["path"]))
+        again = message["again"]
+    blind_hosts = _hosts_without(run_dir, ranks, shared)
+    if blind_hosts:
         if not ranks.first:
-            return MISTAKEN
-        message = f"{run_dir.path} cannot be seen on {', '.join(sorted(blind))}"
+            return EXIT_USER_ERROR
+        message = f"{run_dir.path} cannot be seen on {', '.join(blind_hosts)}"
         hint = "runs over several machines need a folder that all of them share: run.dir"
         raise UserError(Problem(message, hint=hint))
     if ranks.first and again:
@@ -83,23 +94,37 @@ def train_as_rank(find: Callable[[], RunDir], shown: options.UI, *, resume: bool
         start_notifying(run_dir, os.getppid(), time.time())  # the launcher outlives ranks that it starts again
     with _printing_to_the_run(run_dir, ranks, shown):
         resume = resume or again
-        code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks, restarts_left=most - done)
-    if code == MISTAKEN and ranks.first:
+        restarts_left = max_restarts - restarts_done
+        code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks, restarts_left=restarts_left)
+    if code == EXIT_USER_ERROR and ranks.first:
         print_error(failure_report(run_dir))
-    if unsent := finish_notifying(run_dir) if code == 0 or done == most else "":
-        print_error(unsent)
+    if code == 0 or restarts_left == 0:
+        unsent = finish_notifying(run_dir)
+        if unsent:
+            print_error(unsent)
     leave(code, several=ranks.world > 1)
     return code
 
 
-def _lead(talk: "Store", find: Callable[[], RunDir], *, restarted: bool) -> tuple[RunDir, bool]:
+def _hosts_without(run_dir: RunDir, ranks: RankLayout, shared: "Store") -> list[str]:
+    """Return the machines on which a rank does not see the run directory; every rank has to call this."""
+    host = ""
+    if run_dir.describe().get("id") != run_dir.id:
+        host = socket.gethostname()
+    shared.set(f"seen by {ranks.rank}", host)
+    hosts = {shared.get(f"seen by {rank}").decode() for rank in range(ranks.world)}
+    return sorted(hosts - {""})
+
+
+def _lead(shared: "Store", find: Callable[[], RunDir], *, restarted: bool) -> tuple[RunDir, bool]:
     """Return the run directory, claimed and signed, and whether it is one from before the ranks were started again.
 
-    The other ranks receive the run, or its absence.
+    The other ranks receive the run; or, where `find` raises, the exit code: of a mistake, or of nothing left to do.
     """
-    kept = store(PATIENCE)
+    kept = store(RENDEZVOUS_SECONDS)
     try:
-        if again := kept.check(["run"]):
+        again = kept.check(["run"])
+        if again:
             run_dir = RunDir(Path(kept.get("run").decode()))
         elif restarted:
             message = "torchrun has started the ranks again, and its store has forgotten of which run"
@@ -108,16 +133,19 @@ def _lead(talk: "Store", find: Callable[[], RunDir], *, restarted: bool) -> tupl
             run_dir = RunDir(find().path.resolve())  # every rank has the same path for it
         claim(run_dir)
         run_dir.sign_process()
-    except BaseException:
-        talk.set("run", json.dumps(None))
+    except BaseException as error:
+        code = EXIT_USER_ERROR
+        if isinstance(error, typer.Exit):
+            code = error.exit_code
+        shared.set("run", json.dumps({"exit": code}))
         raise
     kept.set("run", str(run_dir.path))
-    talk.set("run", json.dumps([str(run_dir.path), again]))
+    shared.set("run", json.dumps({"path": str(run_dir.path), "again": again}))
     return run_dir, again
 
 
 @contextmanager
-def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, shown: options.UI) -> Iterator[None]:
+def _printing_to_the_run(run_dir: RunDir, ranks: RankLayout, shown: options.UI) -> Iterator[None]:
     """Let what is printed go to the run's `output.log`, and rank 0 show that with all else, by `shown`.
 
     Where the others print errors is left as it is.
@@ -126,7 +154,9 @@ def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, shown: options.UI) -> It
     if ranks.first and shown != "none":  # it prints until its `stdin` is closed, and hears no signals
         command = [sys.executable, "-P", "-m", "hookflow.cli.torchrun", str(run_dir.path), shown]
         printer = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-    streams = (sys.stdout, sys.stderr) if ranks.first else (sys.stdout,)
+    streams = [sys.stdout]
+    if ranks.first:
+        streams.append(sys.stderr)
     kept = [os.dup(stream.fileno()) for stream in streams]
     output = os.open(run_dir.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in streams:

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ import typer
 from hookflow.cli import options
 from hookflow.cli.output import columns, echo
 from hookflow.errors import Problem, UserError, nearest_or_all
+from hookflow.pipeline.groups import group_name, is_group, missing_group
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Binding, Edge, Plan
@@ -25,13 +27,14 @@ if TYPE_CHECKING:
 INDENT = "    "
 
 
+_point_option = typer.Option(metavar="POINT", help="Answer for this point only.", autocompletion=options.points)
+
+
 def why(
-    a: Annotated[str, options.argument("A", "A hook's name.", options.hooks)],
-    b: Annotated[str, options.argument("B", "Another hook's name.", options.hooks)],
+    a: Annotated[str, options.argument("A", "A hook's name, or group:NAME.", options.hooks_and_groups)],
+    b: Annotated[str, options.argument("B", "Another hook's name, or group:NAME.", options.hooks_and_groups)],
     pipeline: options.PipelineArgument = None,
-    point: Annotated[
-        str | None, typer.Option(metavar="POINT", help="Answer for this point only.", autocompletion=options.points)
-    ] = None,
+    point: Annotated[str | None, _point_option] = None,
     set_: options.Overrides = None,
     without: options.Without = None,
     only: options.Only = None,
@@ -43,33 +46,91 @@ def why(
 
     At each point where both fire, it is the edges that lead from one to the other, each with its source; else the
     phases, or the order in the file. The edge that would reverse the order is named, too. For hooks that share no point
-    it is the loop. Without a pipeline it is the only one here or in pipelines/.
+    it is the loop. Of a group each hook is asked for that meets the other. Without a pipeline it is the only one here
+    or in pipelines/.
 
     Example: `hookflow why ema checkpoint pipelines/cifar.toml`
     """
-    from hookflow.graph.why import precedence
     from hookflow.service.pipelines import open_target, warn_unknown
 
-    changes = {"without": without or (), "only": only or ()}
-    target = open_target(pipeline, set_ or (), **changes, shuffle=shuffle, imports=not no_import, runs=dir)
-    _refuse_unknown(target, (a, b), point)
-    plan = target.plan
-    warn_unknown(plan)
-    if off := [name for name in (a, b) if name not in {hook.name for hook in plan.hooks}]:
-        for name in off:
-            place = target.loaded.places.of(f"hooks.{name}.enabled")
-            echo(f"{name} fires nowhere: it is switched off ({place.at_line})")
+    target = open_target(
+        pipeline,
+        set_ or (),
+        without=without or (),
+        only=only or (),
+        shuffle=shuffle,
+        imports=not no_import,
+        runs=dir,
+    )
+    pairs = list(product(_members(target, a), _members(target, b)))
+    if is_group(a) or is_group(b):
+        pairs = [(first, then) for first, then in pairs if first != then]
+    for pair in pairs:
+        _refuse_unknown(target, pair, point)
+    warn_unknown(target.plan)
+    if not pairs:
+        raise UserError(Problem(f"{a} and {b} have no two hooks", hint="name two hooks, or another group"))
+    if len(pairs) == 1:
+        echo(_answer(target, *pairs[0], point))
         return
+    meeting = [pair for pair in pairs if _meet(target.plan, *pair, point)]
+    if not meeting:
+        where = "at any point"
+        if point is not None:
+            where = f"at {point}"
+        echo(f"no hook of {a} meets one of {b} {where}")
+        return
+    echo("\n\n".join(_answer(target, *pair, point) for pair in meeting))
+
+
+def _members(target: Target, name: str) -> tuple[str, ...]:
+    """Return the hooks that a name means: itself, or those of a group. Raises UserError for an unknown group."""
+    if not is_group(name):
+        return (name,)
+    groups = target.plan.groups_by_name
+    group = groups.get(group_name(name))
+    if group is None:
+        raise UserError(missing_group(group_name(name), groups, None, "there was asked for"))
+    return group.members
+
+
+def _meet(plan: Plan, a: str, b: str, point: str | None) -> bool:
+    """Return whether two hooks fire at one point: at this one, if it is given."""
+    shared = set(_points_of(plan, a)) & set(_points_of(plan, b))
+    if point is None:
+        return bool(shared)
+    return point in shared
+
+
+def _points_of(plan: Plan, hook: str) -> list[str]:
+    """Return the point of each binding of a hook, in the order of a run."""
+    return [binding.point for binding in plan.bindings if binding.hook == hook]
+
+
+def _answer(target: Target, a: str, b: str, point: str | None) -> str:
+    """Return why two hooks fire in the order in which they do, as a text of several lines."""
+    from hookflow.graph.why import precedence
+
+    plan = target.plan
+    disabled = [name for name in dict.fromkeys((a, b)) if name not in plan.hooks_by_name]
+    if disabled:
+        lines = []
+        for name in disabled:
+            place = target.loaded.places.of(f"hooks.{name}.enabled").at_line
+            lines.append(f"{name} fires nowhere: it is switched off ({place})")
+        return "\n".join(lines)
     answers = precedence(plan, a, b)
-    if here := [answer for answer in answers if point in (None, answer.point)]:
-        echo("\n\n".join(_explained(target, a, here)))
-    elif answers:
-        echo(f"{a} and {b} never meet at {point}")
-        for name in (a, b):
-            at = ", ".join(dict.fromkeys(binding.point for binding in plan.bindings if binding.hook == name))
-            echo(textwrap.fill(f"{name} fires at {at}", 78, initial_indent=INDENT, subsequent_indent=2 * INDENT))
-    else:
-        echo("\n".join(_apart(target, a, b)))
+    here = [answer for answer in answers if point in (None, answer.point)]
+    if here:
+        return "\n\n".join(_explained(target, a, here))
+    if not answers:
+        return "\n".join(_without_common_point(target, a, b))
+    lines = [f"{a} and {b} never meet at {point}"]
+    for name in (a, b):
+        points = dict.fromkeys(_points_of(plan, name))  # each once
+        text = f"{name} fires at {', '.join(points)}"
+        lines.append(textwrap.fill(text, 78, initial_indent=INDENT, subsequent_indent=2 * INDENT))
+    return "\n".join(lines)
 
 
 def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> None:
@@ -77,11 +138,14 @@ def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> 
     from hookflow.service.pipelines import no_point
 
     known = target.loaded.pipeline.hooks
-    unknown, message = [name for name in hooks if name not in known], f"{target.name} has no hook"
-    problems = [Problem(f'{message} "{name}"', hint=nearest_or_all(name, known, "it has")) for name in unknown]
+    problems = []
+    for name in hooks:
+        if name not in known:
+            hint = nearest_or_all(name, known, "it has")
+            problems.append(Problem(f'{target.name} has no hook "{name}"', hint=hint))
     if point is not None and point not in target.plan.points:
         problems.append(no_point(target.plan.points, point))
-    points = [binding.point for binding in target.plan.bindings if binding.hook == hooks[0]]
+    points = _points_of(target.plan, hooks[0])
     if hooks[0] == hooks[1] and len(set(points)) == len(points):
         message = f"a hook fires neither before nor after itself, and {hooks[0]} has no two methods at one point"
         problems.append(Problem(message, hint="name two hooks"))
@@ -96,50 +160,68 @@ def _explained(target: Target, a: str, answers: Sequence[Answer]) -> Iterator[st
     plan = target.plan
     points: dict[tuple[str, ...], list[str]] = {}
     for answer in answers:
-        first, then = _name(plan, answer.first), _name(plan, answer.then)
-        order = f"{first} fires before {then}" if answer.first.hook == a else f"{then} fires after {first}"
-        slots = clash(plan.points[answer.point], answer.first, answer.then) if answer.reason == "file" else ()
-        block = [*_described(plan, answer, slots)]
+        first = _name(plan, answer.first)
+        then = _name(plan, answer.then)
+        if answer.first.hook == a:
+            order = f"{first} fires before {then}"
+        else:
+            order = f"{then} fires after {first}"
+        slots: tuple[str, ...] = ()
+        if answer.reason == "file":
+            slots = clash(plan.points[answer.point], answer.first, answer.then)
+        block = [order, *_described(plan, answer, slots)]
         if not slots and target.run is None:  # a clash has its own advice, and a recorded plan cannot change
             block += _turning(target, answer)
-        points.setdefault((order, *block), []).append(answer.point)
-    for (order, *rest), at in points.items():
-        yield "\n".join([textwrap.fill(f"at {', '.join(at)}: {order}", 80, subsequent_indent="   "), *rest])
+        points.setdefault(tuple(block), []).append(answer.point)
+    for (order, *details), points_of_block in points.items():
+        head = textwrap.fill(f"at {', '.join(points_of_block)}: {order}", 80, subsequent_indent="   ")
+        yield "\n".join([head, *details])
 
 
 def _described(plan: Plan, answer: Answer, slots: Sequence[str]) -> Iterator[str]:
     """Yield the reason of an answer in a sentence, then in detail; `slots` are those that both hooks touch."""
     from hookflow.graph.why import ways_to_state
 
-    first, then = answer.first, answer.then
+    first = answer.first
+    then = answer.then
     yield f"  {_reason(plan, answer)}"
-    yield from _edges(answer.path)
+    yield from _edges(plan, answer.path)
     if answer.reason == "file" and plan.shuffle is None:
-        yield from columns([(name, plan.hook(name).where) for name in (first.hook, then.hook)], INDENT)
+        places = [(first.hook, plan.hook(first.hook).where), (then.hook, plan.hook(then.hook).where)]
+        yield from columns(places, INDENT)
     if slots:
         yield f"  both touch {' and '.join(slots)}, so it may matter; to state which is right:"
-        yield from (f"    {edge}" for edge in ways_to_state(first.hook, then.hook))
+        for statement in ways_to_state(first.hook, then.hook):
+            yield f"    {statement}"
     for binding in (first, then):
         own = plan.hook(binding.hook).phase
         if binding.half != "exit" and binding.phase != own:
             yield f"  {binding.hook} is {own} by itself; its edges make it {binding.phase} here"
-    if cycle := dict.fromkeys(edge for passed in answer.overruled for edge in plan.cycle(passed)):
+    cycle: dict[Edge, None] = {}
+    for dropped in answer.dropped:
+        cycle |= dict.fromkeys(dropped.cycle)
+    if cycle:
         yield "  these flows form a cycle, so none of them counts:"
-        yield from _edges(list(cycle))
-    for passed in answer.overruled:
-        edge = passed.edge
+        yield from _edges(plan, list(cycle))
+    for dropped in answer.dropped:
+        edge = dropped.edge
         if edge not in cycle:
             flow = f"{edge.first} writes {' and '.join(edge.slots)}, which {edge.then} reads"
             yield f"  {flow}; that would turn the order, but gives way to"
-            yield from _edges(passed.against, edge.point)
+            yield from _edges(plan, dropped.against, edge.point)
 
 
 def _reason(plan: Plan, answer: Answer) -> str:
-    first, then = answer.first, answer.then
+    first = answer.first
+    then = answer.then
+    if answer.reason == "edge" and len(answer.path) == 1:
+        return "an edge says so"
     if answer.reason == "edge":
-        return "an edge says so" if len(answer.path) == 1 else f"{len(answer.path)} edges lead there"
+        return f"{len(answer.path)} edges lead there"
+    if answer.reason == "file" and plan.shuffle is None:
+        return "nothing says so but the file"
     if answer.reason == "file":
-        return f"nothing says so but {'the file' if plan.shuffle is None else f'the shuffle with seed {plan.shuffle}'}"
+        return f"nothing says so but the shuffle with seed {plan.shuffle}"
     if first.phase != then.phase:
         return f"no edge says so, but the phases do: {first.hook} is {first.phase}, {then.hook} is {then.phase}"
     if then.half == "exit":
@@ -147,18 +229,28 @@ def _reason(plan: Plan, answer: Answer) -> str:
     return f"no edge says so, but {then.hook} must wait for a second half, and those come after the plain methods"
 
 
-def _edges(edges: Sequence[Edge], point: str | None = None) -> list[str]:
+def _with_group(plan: Plan, edge: Edge) -> str:
+    """Return the place of an edge, and of the group by which it was stated."""
+    group = plan.groups_by_name.get(edge.group)
+    if group is None:
+        return edge.where
+    return f"{edge.where}, which names group:{group.name} ({group.where})"
+
+
+def _edges(plan: Plan, edges: Sequence[Edge], point: str | None = None) -> list[str]:
     """Return a line for each edge with its source; edges of other points than `point`, if given, name theirs."""
     rows = []
     for edge in edges:
-        at = f"at {edge.point}, " if point not in (None, edge.point) else ""
-        source = edge.where
+        source = _with_group(plan, edge)
         if edge.kind == "flow":
             source = f"{' and '.join(edge.slots)}: {edge.first} writes, {edge.then} reads"
-        elif edge.kind == "pair":
-            alone = " (nothing but the order of the tables says so)" if edge.loose else ""
-            source += f"{alone}, and what is entered first is left last"
-        rows.append((f"{edge.first} → {edge.then}", f"{at}{source}"))
+        elif edge.kind == "nesting":
+            if edge.loose:
+                source += " (nothing but the order of the tables says so)"
+            source += ", and what is entered first is left last"
+        if point not in (None, edge.point):
+            source = f"at {edge.point}, {source}"
+        rows.append((f"{edge.first} → {edge.then}", source))
     return columns(rows, INDENT)
 
 
@@ -168,63 +260,95 @@ def _turning(target: Target, answer: Answer) -> Iterator[str]:
     Stated edges are in the answer already. For two exits of arounds the edge names the one that is entered first.
     """
     from hookflow.hooks.compile import compile_pipeline
-    from hookflow.hooks.inspect import names_of
-    from hookflow.hooks.registry import find_hook, find_without_import
 
-    first, then = answer.first.hook, answer.then.hook
+    first = answer.first.hook
+    then = answer.then.hook
     stated = answer.path and all(edge.kind in ("file", "class") for edge in answer.path)
     if stated or first == then:
         return
-    outer, inner = (first, then) if answer.first.half == answer.then.half == "exit" else (then, first)
-    loaded = target.loaded
-    hooks, node = loaded.pipeline.hooks, loaded.pipeline.hooks[inner]
-    stated_after = list(node.after)
-    if "after" not in node.model_fields_set:
-        find = find_hook if target.imports else find_without_import
-        with suppress(UserError):  # the files of a run may be gone
-            stated_after = list(names_of(find(node.use, target.base, None), "after"))
-    after = [*stated_after, outer]
-    pipeline = loaded.pipeline.model_copy(update={"hooks": {**hooks, inner: node.model_copy(update={"after": after})}})
-    names = ", ".join(map(json.dumps, after))
+    outer = then
+    inner = first
+    if answer.first.half == answer.then.half == "exit":
+        outer = first
+        inner = then
+    hooks = target.loaded.pipeline.hooks
+    after = [*_stated_after(target, inner), outer]
+    table = hooks[inner].model_copy(update={"after": after})
+    pipeline = target.loaded.pipeline.model_copy(update={"hooks": {**hooks, inner: table}})
+    names = ", ".join(json.dumps(name) for name in after)
     other_way = f"  to fire {then} before {first}"
     try:
-        changed = replace(loaded, pipeline=pipeline)
+        changed = replace(target.loaded, pipeline=pipeline)
         turned = compile_pipeline(changed, target.base, target.plan.shuffle, imports=target.imports)
     except UserError as error:
         if not any(f"at {answer.point}" in problem.message for problem in error.problems):
             yield f'{other_way} here alone: {{ at = "{answer.point}", after = [{names}] }} in points of [hooks.{inner}]'
             return
         yield f"{other_way}, one of these must go:"
-        steps = error.problems[0].hint.split("\n    ")
-        yield from (f"    {step}" for step in steps if not re.match(f'"{outer}".* before "{inner}"', step))
+        for step in error.problems[0].hint.split("\n    "):
+            if not re.match(f'"{outer}".* before "{inner}"', step):
+                yield f"    {step}"
         return
-    place = {(b.hook, b.half, b.method): k for k, b in enumerate(turned.at(answer.point))}
-    now, later = (place[b.hook, b.half, b.method] for b in (answer.first, answer.then))
-    if later < now:
+    if _row(turned, answer.then) < _row(turned, answer.first):
         yield f"{other_way}: after = [{names}] in [hooks.{inner}]"
 
 
-def _apart(target: Target, a: str, b: str) -> Iterator[str]:
-    """Yield the order in which the loop comes to two hooks that share no point."""
-    from hookflow.graph.why import apart
+def _stated_after(target: Target, hook: str) -> list[str]:
+    """Return the hooks after which one fires by its own statement: in the file, else in its class."""
+    from hookflow.hooks.inspect import names_of
+    from hookflow.hooks.registry import find_hook, find_without_import
 
-    result = apart(target.plan, a, b, target.loaded.pipeline.run.validates.by_iterations)
-    order = f"{result.first} fires before {result.then}" if result.first else "the loop reaches each in turn"
-    seldom = " where both fire" if any(trigger for *_, trigger in result.rows) else ""
-    often = f" in every {result.round}{seldom}" if result.round else ""
-    yield f"{a} and {b} never meet: they share no point; {order}{often}"
-    rows = (
-        (point, hook, trigger or (f"in every {each}" if each else "")) for point, hook, each, trigger in result.rows
-    )
-    yield from columns([*rows], INDENT)
-    for writer, reader, slots, left in result.handed:
-        what = f": what it reads is the last {left}'s" if left else ""
-        yield f"  {writer} writes {' and '.join(slots)}, which {reader} reads{what}"
+    node = target.loaded.pipeline.hooks[hook]
+    if "after" in node.model_fields_set:
+        return list(node.after)
+    find = find_without_import
+    if target.imports:
+        find = find_hook
+    with suppress(UserError):  # the files of a run may be gone
+        return list(names_of(find(node.use, target.base, None), "after"))
+    return list(node.after)
+
+
+def _row(plan: Plan, binding: Binding) -> int:
+    """Return the place at which a plan fires a binding of another plan of the same hooks, among those of its point."""
+    keys = [(other.hook, other.half, other.method) for other in plan.at(binding.point)]
+    return keys.index((binding.hook, binding.half, binding.method))
+
+
+def _without_common_point(target: Target, a: str, b: str) -> Iterator[str]:
+    """Yield the order in which the loop comes to two hooks that share no point."""
+    from hookflow.graph.why import loop_order
+
+    result = loop_order(target.plan, a, b, target.loaded.pipeline.run.validates.by_iterations)
+    order = "the loop reaches each in turn"
+    if result.first:
+        order = f"{result.first} fires before {result.then}"
+    if result.round:
+        order += f" in every {result.round}"
+        if any(place.trigger for place in result.places):
+            order += " where both fire"
+    yield f"{a} and {b} never meet: they share no point; {order}"
+    rows = []
+    for place in result.places:
+        when = place.trigger
+        if not when and place.round:
+            when = f"in every {place.round}"
+        rows.append((place.point, place.hook, when))
+    yield from columns(rows, INDENT)
+    for handover in result.handovers:
+        line = f"  {handover.writer} writes {' and '.join(handover.slots)}, which {handover.reader} reads"
+        if handover.stale_round:
+            line += f": what it reads is the last {handover.stale_round}'s"
+        yield line
 
 
 def _name(plan: Plan, binding: Binding) -> str:
     """Return the hook, with the half of its `around`, or with its method if it has several at this point."""
-    if binding.half != "whole":
-        return f"{binding.hook} ({'entering' if binding.half == 'enter' else 'leaving'} {binding.method})"
-    several = [other.hook for other in plan.at(binding.point)].count(binding.hook) > 1
-    return f"{binding.hook} ({binding.method})" if several and binding.method else binding.hook
+    if binding.half == "enter":
+        return f"{binding.hook} (entering {binding.method})"
+    if binding.half == "exit":
+        return f"{binding.hook} (leaving {binding.method})"
+    methods_here = [other for other in plan.at(binding.point) if other.hook == binding.hook]
+    if len(methods_here) > 1 and binding.method:
+        return f"{binding.hook} ({binding.method})"
+    return binding.hook

@@ -27,6 +27,20 @@ class Command(NamedTuple):
     about: str
     destructive: bool = False
 
+    @property
+    def min_args(self) -> int:
+        """How many arguments it must be given: 0 or 1."""
+        if self.takes and not self.takes.startswith("["):
+            return 1
+        return 0
+
+    @property
+    def max_args(self) -> int:
+        """How many arguments it may be given: 0 or 1."""
+        if self.takes:
+            return 1
+        return 0
+
 
 COMMANDS: Mapping[str, Command] = {
     command.name: command
@@ -55,41 +69,60 @@ def wrong(name: str, args: Sequence[str], settable: Mapping[str, Collection[str]
 
     `settable` has every hook of the plan, with the arguments that may be set. The sender asks, and so does the run.
     """
-    if (command := COMMANDS.get(name)) is None:
+    command = COMMANDS.get(name)
+    if command is None:
         return f'there is no command "{name}"; {nearest_or_all(name, COMMANDS)}'
-    if not bool(command.takes) - command.takes.startswith("[") <= len(args) <= bool(command.takes):
-        return f"usage: {name} {command.takes}".rstrip()
-    if command.takes == "[N]" and args and not (args[0].isdecimal() and 0 < int(args[0][:9]) <= MOST_TRACED):
+    usage = f"usage: {name} {command.takes}".rstrip()
+    if not command.min_args <= len(args) <= command.max_args:
+        return usage
+    if command.takes == "[N]" and args and not _is_iteration_count(args[0]):
         return f"N must be an integer from 1 to {MOST_TRACED}, not {args[0]}"
-    if not command.takes.startswith("HOOK"):
-        return ""
-    hook, argument, _ = split_setting(args[0]) if name == "set" else (args[0], "", "")
-    if name == "set" and not argument:
-        return f"usage: {name} {command.takes}"
-    if hook not in settable:
-        return f'there is no hook "{hook}"; {nearest_or_all(hook, settable)}'
-    if argument and argument not in settable[hook]:
-        hint = nearest_or_all(argument, settable[hook], "settable are", "none of its arguments")
-        return f'hook "{hook}" does not declare "{argument}" settable; {hint}'
+    if name == "set":
+        hook, argument, _ = split_setting(args[0])
+        if not argument:
+            return usage
+        return _wrong_hook(hook, settable) or _wrong_argument(hook, argument, settable[hook])
+    if command.takes == "HOOK":
+        return _wrong_hook(args[0], settable)
     return ""
+
+
+def _is_iteration_count(text: str) -> bool:
+    return text.isdecimal() and 0 < int(text[:9]) <= MOST_TRACED
+
+
+def _wrong_hook(hook: str, settable: Mapping[str, Collection[str]]) -> str:
+    if hook in settable:
+        return ""
+    return f'there is no hook "{hook}"; {nearest_or_all(hook, settable)}'
+
+
+def _wrong_argument(hook: str, argument: str, settable: Collection[str]) -> str:
+    if argument in settable:
+        return ""
+    hint = nearest_or_all(argument, settable, "settable are", "none of its arguments")
+    return f'hook "{hook}" does not declare "{argument}" settable; {hint}'
 
 
 def split_setting(text: str) -> tuple[str, str, str]:
     """Return the hook, the argument and the value of `HOOK.ARGUMENT=VALUE`; an empty argument where it is none."""
-    key, equals, value = text.partition("=")
+    key, _, value = text.partition("=")
     hook, _, argument = key.strip().rpartition(".")
-    return (hook, argument, value.strip()) if hook and equals and value.strip() else ("", "", "")
+    value = value.strip()
+    if not hook or not value:
+        return "", "", ""
+    return hook, argument, value
 
 
 def send(run: RunDir, command: str, *args: str) -> str:
     """Send a command to the run and return the id of its answer. Raises OSError without the right to write."""
-    ask = secrets.token_hex(4)
+    request = secrets.token_hex(4)
     log = Appender(run.commands)
     try:
-        log.append([CommandRecord(id=ask, cmd=command, args=[*args], t=time.time(), by=user_name())])
+        log.append([CommandRecord(id=request, cmd=command, args=[*args], t=time.time(), by=user_name())])
     finally:
         log.close()
-    return ask
+    return request
 
 
 STEPS = ((signal.SIGTERM, 0.5), (signal.SIGINT, 10.0), (signal.SIGKILL, 10.0))
@@ -118,9 +151,8 @@ def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
                 return False
             say(f"{number.name} sent to process {pid}")
             process = psutil.Process(pid)
-            for child in process.children(recursive=True) if number == signal.SIGKILL else ():
-                with contextlib.suppress(psutil.NoSuchProcess):  # no other process would end it
-                    child.kill()
+            if number == signal.SIGKILL:
+                _kill_children(process)
             process.send_signal(number)
         until = time.monotonic() + patience
         while run.life() == "alive" and time.monotonic() < until:
@@ -128,3 +160,10 @@ def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
     gone = run.life() != "alive"
     say("the process has ended" if gone else "the process does not end, even by SIGKILL")
     return gone
+
+
+def _kill_children(process: psutil.Process) -> None:
+    """Kill the processes that a process has started: once it is gone, no other would end them."""
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()

@@ -39,7 +39,9 @@ def delete_run(run: RunDir) -> None:
         run.path.unlink()
         return
     locks = _lock(run)
-    elsewhere = run.checkpoints.resolve() if run.checkpoints.is_symlink() else None
+    elsewhere = None
+    if run.checkpoints.is_symlink():
+        elsewhere = run.checkpoints.resolve()
     owns_them = checkpoint_owner(run).path == run.path.resolve()
     try:
         aside = Path(tempfile.mkdtemp(prefix=".removed-", dir=run.path.parent.parent))

@@ -65,11 +65,15 @@ def mask_record(record: AnyRecord) -> AnyRecord:
 def readable(text: str) -> str:
     """Return JSON in ASCII without lone surrogates, which file names that are not UTF-8 contain."""
     text = text.replace("\x7f", r"\u007f")
-    return _LONE_SURROGATE.sub(r"\\ufffd", text) if "\\ud" in text else text
+    if "\\ud" in text:
+        return _LONE_SURROGATE.sub(r"\\ufffd", text)
+    return text
 
 
 def _short(value: Any) -> Any:
-    return value if value is None or isinstance(value, int | float) else shortened(str(value))
+    if value is None or isinstance(value, int | float):
+        return value
+    return shortened(str(value))
 
 
 class Appender:
@@ -91,7 +95,9 @@ class Appender:
         """Create the file again if it was removed, and return whether it was."""
         if os.fstat(self._file).st_nlink:
             return False
-        removed, self._file, self._torn = self._file, self._open(), False
+        removed = self._file
+        self._file = self._open()
+        self._torn = False
         os.close(removed)
         return True
 
@@ -115,7 +121,8 @@ class Appender:
 
 def whole_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a log, each with the byte that it starts at, but those that are too long to be held."""
-    start, at_start = 0, True
+    start = 0
+    at_start = True
     while line := file.readline(LONGEST):
         is_whole = line.endswith(b"\n")
         if at_start and (is_whole or len(line) < LONGEST):
@@ -159,7 +166,8 @@ class Tail(Generic[Line]):
             with open_regular(self._path) as file:
                 seen = os.fstat(file.fileno())
                 if self._inode not in (0, seen.st_ino) or seen.st_size < self.at:
-                    self.at, self._too_long = 0, False
+                    self.at = 0
+                    self._too_long = False
                 self._inode = seen.st_ino
                 file.seek(self.at)
                 data = file.read(self.chunk)
@@ -173,19 +181,24 @@ class Tail(Generic[Line]):
             self._too_long = False
             self._pass_over(f"it has more than {LONGEST} bytes")
         elif not lines and len(rest) > LONGEST:
-            self._too_long, rest = True, b""
+            self._too_long = True
+            rest = b""
         self.grew = len(data) > len(rest)
         self.at += len(data) - len(rest)
         records: list[Line] = []
         for line in filter(None, lines):
             try:
-                record = self._parse(line)
+                self._add_line(line, records)
             except ValueError as error:
                 if not str(error).startswith("EOF"):  # a line without its end: the process that wrote it was killed
                     self._pass_over(str(error))
-            else:
-                records += [record] if record is not None else []
         return records
+
+    def _add_line(self, line: bytes, records: list[Line]) -> None:
+        """Add the record of a line. Raises ValueError for a line that is no record."""
+        record = self._parse(line)
+        if record is not None:
+            records.append(record)
 
     def _pass_over(self, why: str) -> None:
         self.passed_over += 1

@@ -75,7 +75,10 @@ def iters_in(memory: BinaryIO) -> int:
     """Return the training iterations that were done when the memory was last written; 0 where it says none."""
     memory.seek(0)
     data = memory.read()
-    return int(LAYOUT.unpack(data)[2]) if len(data) == LAYOUT.size else 0
+    if len(data) != LAYOUT.size:
+        return 0
+    _, _, iterations = LAYOUT.unpack(data)
+    return int(iterations)
 
 
 def _name(path: Path) -> str:
@@ -135,23 +138,44 @@ def stack(pid: int, output: Path) -> list[str]:
 
     They are those of py-spy where it is installed and allowed to look, else those that the process writes itself.
     """
-    if spy := shutil.which("py-spy"):
-        dumped = subprocess.run([spy, "dump", "--pid", f"{pid}"], capture_output=True, text=True, check=False)
-        threads = re.split(r"^(?=Thread )", dumped.stdout, flags=re.MULTILINE) if dumped.returncode == 0 else ()
-        if main := next((thread for thread in threads if '"MainThread"' in thread.partition("\n")[0]), ""):
-            return [line.strip() for line in main.splitlines() if line.startswith(" ")]
+    spy = shutil.which("py-spy")
+    if spy:
+        frames = _frames_of_spy(spy, pid)
+        if frames:
+            return frames
     if not _is_handled(pid):
         return []
+    text = _dumped_text(pid, output)
+    frames_text = text.rpartition("(most recent call first):\n")[2]
+    return [FRAME.sub(r"\3 (\1:\2)", line) for line in frames_text.splitlines() if line.startswith("  File ")]
+
+
+def _frames_of_spy(spy: str, pid: int) -> list[str]:
+    """Return the frames of the main thread of a process by py-spy; none where it may not look."""
+    dumped = subprocess.run([spy, "dump", "--pid", str(pid)], capture_output=True, text=True, check=False)
+    if dumped.returncode != 0:
+        return []
+    for thread in re.split(r"^(?=Thread )", dumped.stdout, flags=re.MULTILINE):
+        heading, _, frames = thread.partition("\n")
+        if '"MainThread"' in heading:
+            return [line.strip() for line in frames.splitlines() if line.startswith(" ")]
+    return []
+
+
+def _dumped_text(pid: int, output: Path) -> str:
+    """Let a process write its stack into its output, and return what has been written there since."""
     with output.open("rb") as file:
         file.seek(0, os.SEEK_END)
         os.kill(pid, DUMP)
-        text, until, grew = b"", time.monotonic() + PATIENCE, True
-        while (grew or not text) and time.monotonic() < until:
+        deadline = time.monotonic() + PATIENCE
+        data = b""
+        while time.monotonic() < deadline:
             time.sleep(POLL)
             more = file.read()
-            grew, text = bool(more), text + more
-    frames = text.decode(errors="replace").rpartition("(most recent call first):\n")[2]
-    return [FRAME.sub(r"\3 (\1:\2)", line) for line in frames.splitlines() if line.startswith("  File ")]
+            if data and not more:  # nothing has come for a while: it is whole
+                break
+            data += more
+    return data.decode(errors="replace")
 
 
 def _is_handled(pid: int) -> bool:
@@ -160,5 +184,8 @@ def _is_handled(pid: int) -> bool:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:  # another system, or it has ended
         return False
-    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (DUMP - 1) & 1)
+    for line in status.splitlines():
+        if line.startswith("SigCgt:"):
+            caught_signals = int(line.split()[1], 16)
+            return bool(caught_signals >> (DUMP - 1) & 1)
+    return False

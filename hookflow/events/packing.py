@@ -28,39 +28,65 @@ class Row(NamedTuple):
 
 def pack(rows: Sequence[Row]) -> Scalars:
     """Return the record of rows of one epoch; their times are rounded to milliseconds."""
-    ms = [round(1000 * row.t) for row in rows]
     columns: dict[str, dict[int, float]] = {}
     for place, row in enumerate(rows):
         for name, value in row.v.items():
             columns.setdefault(name, {})[place] = value
-    v: dict[str, Column] = {}
-    fp32: list[str] = []
+    packed_columns: dict[str, Column] = {}
+    fp32_names: list[str] = []
     for name, column in columns.items():
-        values = [*column.values()]
-        nine = [float(f"{value:.9g}") for value in values] if _in_fp32(values) == values else values
-        if nine != values and _in_fp32(nine) == values:
-            fp32.append(name)
-            values = nine
-        v[name] = _once(values) if len(values) == len(rows) else dict(zip(map(str, column), values, strict=True))
-    more: Rows = {"fp32": fp32} if fp32 else {}
+        values = list(column.values())
+        short_values = _shorten_fp32(values)
+        if short_values is not None:
+            fp32_names.append(name)
+            values = short_values
+        packed_columns[name] = _pack_column(list(column), values, len(rows))
+    last = rows[-1]
+    milliseconds = [round(1000 * row.t) for row in rows]
+    columns_of_rows: Rows = {}
     if len(rows) > 1:
         steps = [after.it - before.it for before, after in pairwise(rows)]
-        waits = [after - before for before, after in pairwise(ms)]
-        more = {"rows": len(rows), "steps": _once(steps), "ms": _once(waits), **more}
-    return {"k": "scalars", "t": ms[-1] / 1000, "it": rows[-1].it, "ep": rows[-1].ep, **more, "v": v}
+        waits = [after - before for before, after in pairwise(milliseconds)]
+        columns_of_rows = {"rows": len(rows), "steps": _collapse(steps), "ms": _collapse(waits)}
+    if fp32_names:
+        columns_of_rows["fp32"] = fp32_names
+    time = milliseconds[-1] / 1000
+    return {"k": "scalars", "t": time, "it": last.it, "ep": last.ep, **columns_of_rows, "v": packed_columns}
+
+
+def _shorten_fp32(values: list[float]) -> list[float] | None:
+    """Return numbers of fp32 with nine digits, which give them back to the bit; None where that makes none shorter."""
+    if _round_to_fp32(values) != values:
+        return None  # numbers of fp64
+    short_values = [float(f"{value:.9g}") for value in values]
+    if short_values == values or _round_to_fp32(short_values) != values:
+        return None
+    return short_values
+
+
+def _pack_column(places: Sequence[int], values: list[float], num_rows: int) -> Column:
+    if len(values) == num_rows:
+        return _collapse(values)
+    return {str(place): value for place, value in zip(places, values, strict=True)}
 
 
 def series(record: Scalars) -> Iterator[tuple[str, list[int], list[float]]]:
     """Yield each name with the iterations at which it was logged, and the numbers."""
-    its = stamps(record, record["it"], record.get("steps", 0))
+    iterations = stamps(record, record["it"], record.get("steps", 0))
     for name, places, values in _columns(record):
-        yield name, its if len(places) == len(its) else [its[place] for place in places], values
+        if len(places) == len(iterations):
+            yield name, iterations, values
+        else:
+            yield name, [iterations[place] for place in places], values
 
 
 def unpack(record: Scalars) -> list[Row]:
-    its = stamps(record, record["it"], record.get("steps", 0))
-    ms = stamps(record, round(1000 * record["t"]), record.get("ms", 0))
-    rows = [Row(at / 1000, it, record["ep"], {}) for at, it in zip(ms, its, strict=True)]
+    """Return the rows that a record has packed."""
+    iterations = stamps(record, record["it"], record.get("steps", 0))
+    milliseconds = stamps(record, round(1000 * record["t"]), record.get("ms", 0))
+    rows = []
+    for time, iteration in zip(milliseconds, iterations, strict=True):
+        rows.append(Row(time / 1000, iteration, record["ep"], {}))
     for name, places, values in _columns(record):
         for place, value in zip(places, values, strict=True):
             rows[place].v[name] = value
@@ -69,36 +95,45 @@ def unpack(record: Scalars) -> list[Row]:
 
 def _columns(record: Scalars) -> Iterator[tuple[str, Sequence[int], list[float]]]:
     """Yield each name with the rows that have a number of it, and the numbers."""
-    rows, fp32 = record.get("rows", 1), record.get("fp32", ())
+    num_rows = record.get("rows", 1)
+    fp32_names = record.get("fp32", ())
     for name, column in record["v"].items():
-        places: Sequence[int] = range(rows)
-        match column:
-            case dict():
-                places, values = [*map(int, column)], [*map(float, column.values())]
-            case list():
-                values = [*map(float, column)]
-            case _:
-                values = [float(column)] * rows
-        yield name, places, _in_fp32(values) if name in fp32 else values
+        places: Sequence[int] = range(num_rows)
+        if isinstance(column, dict):
+            places = [int(place) for place in column]
+            values = [float(value) for value in column.values()]
+        elif isinstance(column, list):
+            values = [float(value) for value in column]
+        else:
+            values = [float(column)] * num_rows
+        if name in fp32_names:
+            values = _round_to_fp32(values)
+        yield name, places, values
 
 
 def stamps(record: Scalars, last: int, steps: int | list[int]) -> list[int]:
     """Return what the rows are stamped with, from the last stamp and the steps between them."""
-    rows = record.get("rows", 1)
-    if not isinstance(steps, list) and steps > 0:
-        return [*range(last - (rows - 1) * steps, last + 1, steps)]
-    between = steps if isinstance(steps, list) else [steps] * (rows - 1)
-    return [*accumulate(between, initial=last - sum(between))]
+    num_steps = record.get("rows", 1) - 1
+    if isinstance(steps, list):
+        return list(accumulate(steps, initial=last - sum(steps)))
+    first = last - num_steps * steps
+    if steps > 0:  # the usual one, in one go
+        return list(range(first, last + 1, steps))
+    return [first + k * steps for k in range(num_steps + 1)]
 
 
-def _once(values: list[Number]) -> Number | list[Number]:
+def _collapse(values: list[Number]) -> Number | list[Number]:
     """Return the value that all are alike, to the bit; else the list."""
-    kind = "d" if isinstance(values[0], float) else "q"
-    alike = array(kind, values).tobytes() == array(kind, values[:1] * len(values)).tobytes()
-    return values[0] if alike else values
+    type_code = "q"
+    if isinstance(values[0], float):
+        type_code = "d"
+    repeated = array(type_code, values[:1] * len(values))
+    if array(type_code, values).tobytes() == repeated.tobytes():
+        return values[0]
+    return values
 
 
-def _in_fp32(values: list[float]) -> list[float]:
+def _round_to_fp32(values: list[float]) -> list[float]:
     return array("f", values).tolist()
 
 
@@ -109,7 +144,9 @@ BINS = 256
 def bin_of(ns: int) -> int:
     """Return the bin of a duration of `ns` nanoseconds; never falls as `ns` grows."""
     exponent = ns.bit_length() - 3
-    return (exponent << 2) + (ns >> exponent) if exponent > 0 else ns
+    if exponent <= 0:
+        return ns
+    return (exponent << 2) + (ns >> exponent)
 
 
 def bounds(index: int) -> tuple[int, int]:
@@ -117,15 +154,21 @@ def bounds(index: int) -> tuple[int, int]:
     if index < 8:
         return index, index + 1
     exponent = (index >> 2) - 1
-    return (index & 3 | 4) << exponent, ((index & 3 | 4) + 1) << exponent
+    leading_bits = index & 3 | 4
+    return leading_bits << exponent, (leading_bits + 1) << exponent
 
 
 def packed(filled: Sequence[int], counts: Sequence[int]) -> list[int]:
     """Return bins as a frame has them: the first bin, and the counts from there on; -n passes over n empty bins."""
-    result, at = [*filled[:1]] or [0], filled[0] if filled else 0
+    if not filled:
+        return [0]
+    expected = filled[0]
+    result = [expected]
     for index, count in zip(filled, counts, strict=True):
-        result += [count] if index == at else [at - index, count]
-        at = index + 1
+        if index != expected:
+            result.append(expected - index)
+        result.append(count)
+        expected = index + 1
     return result
 
 
@@ -148,8 +191,9 @@ def percentile(counts: Mapping[int, int], share: float) -> float:
     rank = share * sum(counts.values())
     below = 0
     for index in sorted(counts):
-        low, high = bounds(index)
-        if below + counts[index] >= rank and counts[index]:
-            return low + (high - low) * max(rank - below, 0) / counts[index]
-        below += counts[index]
+        count = counts[index]
+        if count and below + count >= rank:
+            low, high = bounds(index)
+            return low + (high - low) * max(rank - below, 0) / count
+        below += count
     return 0.0

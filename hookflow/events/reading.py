@@ -96,16 +96,18 @@ def read_object(text: str | bytes, *, nan: bool = False) -> dict[str, Any]:
 def read_record(line: str | bytes) -> Record:
     """Return the record of a line of an event log. Raises ValueError where it is not what its kind declares."""
     result = read_object(line)
-    kinds, kind = _kinds(), str(result.get("k"))
+    kind = str(result.get("k"))
+    validators = _validators_by_kind()
+    validator = validators.get(kind, validators[UNKNOWN_KIND])
     try:
-        return cast("Record", valid(kinds.get(kind, kinds[""]), result))
+        return cast("Record", valid(validator, result))
     except ValueError as error:
         raise ValueError(f'record "{kind[:40]}": {error}') from None
 
 
 def read_command(line: str | bytes) -> CommandRecord:
     """Return the command of a line of a command log. Raises ValueError where it is none."""
-    return cast("CommandRecord", valid(_kinds()["command"], read_object(line)))
+    return cast("CommandRecord", valid(_validators_by_kind()["command"], read_object(line)))
 
 
 def valid(validator: SchemaValidator, result: dict[str, Any]) -> Any:
@@ -113,59 +115,83 @@ def valid(validator: SchemaValidator, result: dict[str, Any]) -> Any:
     try:
         return result | validator.validate_python(result)  # keeps the order in which it was written
     except ValidationError as error:
-        (first, *_) = error.errors()
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from None
+        first = error.errors()[0]
+        message = first["msg"]
+        place = ".".join(str(part) for part in first["loc"])
+        if place:
+            message = f"{place}: {message}"
+        raise ValueError(message) from None
+
+
+UNKNOWN_KIND = ""
+"""The key of the validator for records of kinds that this version does not know."""
 
 
 @cache
-def _kinds() -> dict[str, SchemaValidator]:
-    """Return the validators by kind; "" is for unknown kinds."""
-    validators = {get_args(get_type_hints(kind)["k"])[0]: SchemaValidator(_of(kind)) for kind in get_args(Record)}
-    validators[""] = SchemaValidator(_table({"k": str} | _hints(Stamp), needed={"k", "t"}))
-    return {**validators, "command": SchemaValidator(_of(CommandRecord))}
+def _validators_by_kind() -> dict[str, SchemaValidator]:
+    validators = {}
+    for record_type in get_args(Record):
+        (kind,) = get_args(get_type_hints(record_type)["k"])
+        validators[kind] = SchemaValidator(_schema_of(record_type))
+    stamp_fields = {"k": str, **_hints(Stamp)}
+    validators[UNKNOWN_KIND] = SchemaValidator(_table_schema(stamp_fields, needed={"k", "t"}))
+    validators["command"] = SchemaValidator(_schema_of(CommandRecord))
+    return validators
 
 
 def validator_of(kind: type, needed: Iterable[str]) -> SchemaValidator:
     """Return the validator of a TypedDict of whose keys some are needed."""
-    return SchemaValidator(_table(_hints(kind), needed))
+    return SchemaValidator(_table_schema(_hints(kind), needed))
 
 
 def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _table(hints: Mapping[str, Any], needed: Iterable[str], defaults: Mapping[str, Any] = {}) -> schema.CoreSchema:
-    required, types = frozenset(needed), {key: _of(hint) for key, hint in hints.items()}
-    if "t" in types:
-        types["t"] = schema.float_schema(strict=True, ge=0, lt=LATEST, allow_inf_nan=False)
-    types |= {key: schema.with_default_schema(types[key], default=value) for key, value in defaults.items()}
-    fields = {key: schema.typed_dict_field(type_, required=key in required) for key, type_ in types.items()}
+def _table_schema(
+    hints: Mapping[str, Any], needed: Iterable[str], defaults: Mapping[str, Any] = {}
+) -> schema.CoreSchema:
+    required = frozenset(needed)
+    fields = {}
+    for key, hint in hints.items():
+        if key == "t":
+            value_schema: schema.CoreSchema = schema.float_schema(strict=True, ge=0, lt=LATEST, allow_inf_nan=False)
+        else:
+            value_schema = _schema_of(hint)
+        if key in defaults:
+            value_schema = schema.with_default_schema(value_schema, default=defaults[key])
+        fields[key] = schema.typed_dict_field(value_schema, required=key in required)
     return schema.typed_dict_schema(fields, extra_behavior="allow")
 
 
-def _with_edges(record: Histogram) -> Histogram:
+def _check_edges(record: Histogram) -> Histogram:
     edges = record["edges"]
     if len(edges) != len(record["counts"]) + 1 or sorted(edges) != edges:
         raise PydanticCustomError("edges", "edges that do not fit the bins")
     return record
 
 
-def _with_rows(record: Scalars) -> Scalars:
-    rows = record.get("rows", 1)
-    between = [steps for steps in (record.get("steps"), record.get("ms")) if isinstance(steps, list)]
-    lists = [column for column in record["v"].values() if isinstance(column, list)]
-    sparse = [column for column in record["v"].values() if isinstance(column, dict)]
-    fits = all(len(steps) == rows - 1 for steps in between) and all(len(column) == rows for column in lists)
-    if not fits or any(int(place) >= rows for column in sparse for place in column):
-        raise PydanticCustomError("rows", "columns that do not fit the rows")
-    its = stamps(record, record["it"], record.get("steps", 0))
-    if min(its) < 0 or max(its) >= INTEGER:
+def _check_rows(record: Scalars) -> Scalars:
+    num_rows = record.get("rows", 1)
+    for steps in (record.get("steps"), record.get("ms")):
+        if isinstance(steps, list) and len(steps) != num_rows - 1:
+            raise _misfit_of_rows()
+    for column in record["v"].values():
+        if isinstance(column, list) and len(column) != num_rows:
+            raise _misfit_of_rows()
+        if isinstance(column, dict) and any(int(place) >= num_rows for place in column):
+            raise _misfit_of_rows()
+    iterations = stamps(record, record["it"], record.get("steps", 0))
+    if min(iterations) < 0 or max(iterations) >= INTEGER:
         raise PydanticCustomError("steps", "steps from an iteration that no run has")
     return record
 
 
-def _with_figures(record: Frame) -> Frame:
+def _misfit_of_rows() -> PydanticCustomError:
+    return PydanticCustomError("rows", "columns that do not fit the rows")
+
+
+def _check_figures(record: Frame) -> Frame:
     if "beside" in record and any(len(figures) != 5 for figures in record["beside"].values()):
         raise PydanticCustomError("beside", "firings beside the training without their five figures")
     if "device" in record and any(len(figures) != 2 for figures in record["device"]["hooks"].values()):
@@ -173,51 +199,81 @@ def _with_figures(record: Frame) -> Frame:
     return record
 
 
-FITTING: Mapping[type, Any] = {Frame: _with_figures, Histogram: _with_edges, Scalars: _with_rows}
-"""Further checks of a record whose fields are valid."""
+FURTHER_CHECKS: Mapping[type, Any] = {Frame: _check_figures, Histogram: _check_edges, Scalars: _check_rows}
+"""Checks of a record whose fields are valid, one by one."""
 
 
-def _integer(bounds: range) -> schema.CoreSchema:
+def _integer_schema(bounds: range) -> schema.CoreSchema:
     return schema.int_schema(strict=True, ge=bounds.start, lt=bounds.stop)
 
 
-def _string(pattern: str | None = None) -> schema.CoreSchema:
+def _string_schema(pattern: str | None = None) -> schema.CoreSchema:
     return schema.str_schema(strict=True, max_length=TEXT_LIMIT, pattern=pattern)
 
 
-def _of(hint: Any) -> schema.CoreSchema:
+def _number_schema() -> schema.CoreSchema:
+    """Return the schema of a finite number."""
+    return schema.float_schema(strict=True, allow_inf_nan=False)
+
+
+def _schema_of(hint: Any) -> schema.CoreSchema:
     """Return the schema of a type in a record's declaration; values of mappings may be the strings "nan" and "inf"."""
     if is_typeddict(hint):
-        hints, defaults = _hints(hint), DEFAULTS.get(hint, {})
-        table = _table(hints, hint.__required_keys__ - defaults.keys() - {"elapsed"}, defaults)
-        return schema.no_info_after_validator_function(FITTING[hint], table) if hint in FITTING else table
+        return _record_schema(hint)
     if hint == Column:
-        value, place = schema.float_schema(), _string(r"^[0-9]{1,4}$")
-        columns: list[schema.CoreSchema] = [schema.list_schema(value), value, schema.dict_schema(place, value)]
-        return schema.union_schema([*columns], mode="left_to_right")
-    origin, args = get_origin(hint), get_args(hint)
+        return _column_schema()
+    origin = get_origin(hint)
+    args = get_args(hint)
     if origin is Annotated:
-        return _integer(args[1]) if args[0] is int else _string(args[1])
+        kind, bounds = args
+        return _integer_schema(bounds) if kind is int else _string_schema(bounds)
     if origin is Literal:
         return schema.literal_schema(list(args))
     if origin in (Union, UnionType):
-        return schema.union_schema([_of(arg) for arg in args], mode="left_to_right")
-    if (origin, args) == (list, (Any,)):  # [how many, total ns, longest ns, last ns, bins]
-        number = _integer(range(INTEGER))
-        some = [_integer(range(BINS)), _integer(range(-BINS, INTEGER))]
-        bins = schema.tuple_schema(some, variadic_item_index=1, max_length=2 * BINS)
-        return schema.tuple_schema([*4 * [number], bins])
+        return schema.union_schema([_schema_of(arg) for arg in args], mode="left_to_right")
+    if origin is list and args == (Any,):
+        return _firings_schema()
     if origin is list:
-        item = schema.float_schema(strict=True, allow_inf_nan=False) if args[0] is float else _of(args[0])
-        return schema.list_schema(item)
+        return schema.list_schema(_number_schema() if args[0] is float else _schema_of(args[0]))
     if origin is not None:  # a mapping
-        item = schema.float_schema() if args[1] is float else _of(args[1])
-        return schema.dict_schema(_of(args[0]), item)
-    plain: dict[Any, schema.CoreSchema] = {
-        str: _string(),
-        int: _integer(range(INTEGER)),
+        key_type, value_type = args
+        value_schema = schema.float_schema() if value_type is float else _schema_of(value_type)
+        return schema.dict_schema(_schema_of(key_type), value_schema)
+    return _plain_schemas()[hint]
+
+
+@cache
+def _plain_schemas() -> dict[Any, schema.CoreSchema]:
+    return {
+        str: _string_schema(),
+        int: _integer_schema(range(INTEGER)),
         float: schema.float_schema(strict=True, gt=-LATEST, lt=LATEST, allow_inf_nan=False),
         bool: schema.bool_schema(strict=True),
         NoneType: schema.none_schema(),
     }
-    return plain[hint]
+
+
+def _record_schema(record_type: Any) -> schema.CoreSchema:
+    defaults = DEFAULTS.get(record_type, {})
+    needed = record_type.__required_keys__ - defaults.keys() - {"elapsed"}
+    table = _table_schema(_hints(record_type), needed, defaults)
+    if record_type in FURTHER_CHECKS:
+        return schema.no_info_after_validator_function(FURTHER_CHECKS[record_type], table)
+    return table
+
+
+def _column_schema() -> schema.CoreSchema:
+    """Return the schema of a column of scalars: a number for each row, one for all, or numbers by row."""
+    value = schema.float_schema()
+    row = _string_schema(r"^[0-9]{1,4}$")
+    forms: list[schema.CoreSchema] = [schema.list_schema(value), value, schema.dict_schema(row, value)]
+    return schema.union_schema([*forms], mode="left_to_right")
+
+
+def _firings_schema() -> schema.CoreSchema:
+    """Return the schema of a hook's firings: [how many, total ns, longest ns, last ns, bins]."""
+    number = _integer_schema(range(INTEGER))
+    first_bin = _integer_schema(range(BINS))
+    count = _integer_schema(range(-BINS, INTEGER))
+    bins = schema.tuple_schema([first_bin, count], variadic_item_index=1, max_length=2 * BINS)
+    return schema.tuple_schema([number, number, number, number, bins])

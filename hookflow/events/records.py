@@ -332,6 +332,25 @@ class Throttle(Stamp):
     """The time that it has taken, or where it was so already."""
 
 
+class Progress(Stamp):
+    """How far a piece of work within a hook is, as `run.progress` shows it. Written when it begins and ends, and now
+    and then while it moves."""
+
+    k: Literal["progress"]
+    hook: str
+    """The hook that does the work."""
+    name: str
+    """The name of the work."""
+    done: int
+    """How much is done."""
+    total: int
+    """How much there is; 0 where that is unknown."""
+    seconds: float
+    """How long it has taken so far."""
+    over: bool
+    """Whether it has ended."""
+
+
 HOOKFLOW = "hookflow"
 """The source of what the runner says itself."""
 
@@ -365,7 +384,8 @@ class Error(Stamp):
     at: str
     """The innermost frame in the user's own files, "file:line"; empty where there is none."""
     causes: str
-    """The exceptions that led to it, the last one first, in lines: "caused by ValueError: …", "at FILE:LINE: …"."""
+    """What is known of it, in lines: of a forward pass "at FILE:LINE, layer head (Linear 6→3) was given …", and the
+    batch; then the exceptions that led to it, the last one first: "caused by ValueError: …", "at FILE:LINE: …"."""
     action: Literal["raise", "disable", "ignore"]
     """The consequence: the run ended, the hook was switched off, or nothing."""
 
@@ -397,8 +417,21 @@ class Refused(Stamp):
 
 
 Media = Image | Text | Histogram
-Told = Message | Error | End | Refused
-Record = Run | Frame | Scalars | Metrics | Epoch | Checkpoint | Media | Trace | Acknowledged | Throttle | Told
+LogMessage = Message | Error | End | Refused
+Record = (
+    Run
+    | Frame
+    | Scalars
+    | Metrics
+    | Epoch
+    | Checkpoint
+    | Media
+    | Trace
+    | Acknowledged
+    | Throttle
+    | Progress
+    | LogMessage
+)
 
 KINDS = frozenset(get_args(get_type_hints(kind)["k"])[0] for kind in get_args(Record))
 """The kinds of records that this version knows."""

@@ -91,7 +91,8 @@ def release_claim(path: Path) -> None:
 
 def _claims(folder: Path) -> Iterator[Claim]:
     for path in folder.iterdir():
-        if match := CLAIM_NAME.fullmatch(path.name):
+        match = CLAIM_NAME.fullmatch(path.name)
+        if match:
             with contextlib.suppress(OSError):  # it is gone by now, or is no link
                 yield Claim(path, int(match[1]), str(path.readlink()))
 

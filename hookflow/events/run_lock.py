@@ -9,6 +9,7 @@ import fcntl
 import os
 import resource
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from hookflow.events.run_claim import hand_over_claim, is_claimed, release_claim, take_claim
@@ -16,7 +17,9 @@ from hookflow.events.run_claim import hand_over_claim, is_claimed, release_claim
 
 def exit_code(code: int) -> int:
     """Return the exit code of a process as a shell shows it: 128 and the number of the signal that killed it."""
-    return code if code >= 0 else 128 - code
+    if code >= 0:
+        return code
+    return 128 - code
 
 
 def signal_name(number: int) -> str:
@@ -37,6 +40,9 @@ def processor_limit() -> str:
 
 NAME = "lock"
 """The name of the lock file."""
+
+MAX_LOCKS = 2
+"""The lock file and the directory."""
 
 Locks = tuple[int, ...]
 """The file descriptors that hold the lock: until all of them, and the copies that a child was passed, are closed."""
@@ -84,8 +90,31 @@ def try_lock(folder: Path, *, shared: bool = False) -> Locks | None:
 
 def hand_over(locks: Locks, pid: int) -> None:
     """Let a child process, which was passed copies of the locks, have the claim that takes their place."""
-    if (claim := _claims.pop(locks, None)) is not None:
+    claim = _claims.pop(locks, None)
+    if claim is not None:
         hand_over_claim(claim, pid)
+
+
+def claim_of(locks: Locks, pid: int) -> Path | None:
+    """Let another process have the claim that takes the place of the locks, and return it; None where they need none.
+
+    That process calls `adopt_locks`.
+    """
+    claim = _claims.pop(locks, None)
+    if claim is not None:
+        hand_over_claim(claim, pid)
+    return claim
+
+
+def adopt_locks(numbers: Sequence[int], claim: Path | None) -> Locks:
+    """Hold locks that another process has sent to this one, and the claim that takes their place, if any does."""
+    locks = tuple(numbers)
+    for lock in locks:
+        os.set_inheritable(lock, False)
+    _held.update(locks)
+    if claim is not None:
+        _claims[locks] = claim
+    return locks
 
 
 def inherit(numbers: str) -> None:
@@ -140,7 +169,8 @@ def share(locks: Locks) -> None:
 
 def release(locks: Locks) -> None:
     """Unlock, unless a child process was passed a copy."""
-    if (claim := _claims.pop(locks, None)) is not None:
+    claim = _claims.pop(locks, None)
+    if claim is not None:
         release_claim(claim)
     for lock in locks:
         _held.discard(lock)

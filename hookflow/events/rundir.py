@@ -9,6 +9,7 @@ import getpass
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -26,12 +27,12 @@ from hookflow.events.reading import LATEST, open_regular, read_object, read_regu
 from hookflow.events.run_lock import NAME, is_locked, processor_limit, signal_name
 
 FACTS: Mapping[str, type] = {
-    **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow"), str),
+    **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow", "project_copy"), str),
     **dict.fromkeys(("created", "process_started", "training_ended"), float),
     **dict.fromkeys(("argv", "overrides"), list),
     **dict.fromkeys(("pid", "version"), int),
     "in_python": bool,
-    **dict.fromkeys(("parent", "starter"), dict),
+    **dict.fromkeys(("parent", "starter", "weights"), dict),
 }
 """The types of the values of `run.json`; a list is one of strings, a float is a time."""
 
@@ -77,7 +78,9 @@ def user_name() -> str:
 
 def of_rank(path: Path, rank: int) -> Path:
     """Return what a file is called that another rank writes, too: `events.rank1.jsonl`; that of rank 0 is `path`."""
-    return path.with_suffix(f".rank{rank}{path.suffix}") if rank else path
+    if rank:
+        return path.with_suffix(f".rank{rank}{path.suffix}")
+    return path
 
 
 class Entry:
@@ -164,7 +167,9 @@ class RunDir:
 
     def wanted(self) -> RunDir:
         """Return where the pipeline and the plan stand that a resume trains: proposed, or as recorded."""
-        return self.proposed if self.proposed.identity.exists() else self
+        if self.proposed.identity.exists():
+            return self.proposed
+        return self
 
     def events_of(self, rank: int) -> Path:
         """Return the event log of a rank."""
@@ -197,7 +202,9 @@ class RunDir:
         facts = self.describe().get("parent", {})
         kinds = {"run": str, "checkpoint": str, "it": int, "path": str}
         fits = facts.keys() == kinds.keys() and all(_fits(facts[name], kind) for name, kind in kinds.items())
-        return Parent(**facts) if fits else None
+        if fits:
+            return Parent(**facts)
+        return None
 
     def noted(self) -> tuple[list[str], str]:
         """Return the tags and the note that people have given the run; none where they cannot be read."""
@@ -205,7 +212,8 @@ class RunDir:
             facts = read_object(read_regular(self.notes))
         except (OSError, ValueError):
             return [], ""
-        tags, note = facts.get("tags", []), facts.get("note", "")
+        tags = facts.get("tags", [])
+        note = facts.get("note", "")
         return (tags if _fits(tags, list) else [], note if _fits(note, str) else "")
 
     @contextlib.contextmanager
@@ -282,17 +290,23 @@ class RunDir:
             if not self.path.exists():
                 return "missing"
             if self.lock.exists():
-                return "not started" if is_locked(self.path) else "gone"
+                if is_locked(self.path):
+                    return "not started"
+                return "gone"
             starter = _fitting(facts.get("starter", {}))
             is_dead = starter.get("host") == socket.gethostname() and not _lives(starter)
-            return "gone" if is_dead else "not started"
+            if is_dead:
+                return "gone"
+            return "not started"
         if facts.get("host") != socket.gethostname():
             return "remote"
         if _lives(facts):
             return "alive"
         # of the right pid, by a clock that was set since it started; or ranks without their first one
         holder = is_locked(self.path) and (_lives(facts, any_start=True) or self.events_of(1).exists())
-        return "alive" if holder else "gone"
+        if holder:
+            return "alive"
+        return "gone"
 
     def trains_elsewhere(self) -> bool:
         """Say whether another process of this machine has signed the run, lives, and has not signed off."""
@@ -326,7 +340,9 @@ def _lives(facts: Mapping[str, Any], *, any_start: bool = False) -> bool:
 
     The start time tells it from another process with its pid; setting the clock moves it.
     """
-    began = started_at(facts["pid"]) if "pid" in facts else None
+    began = None
+    if "pid" in facts:
+        began = started_at(facts["pid"])
     try:
         return began is not None and (any_start or abs(began - facts.get("process_started", 0.0)) < 1.0)
     except OverflowError:  # an integer that is no time
@@ -364,7 +380,18 @@ def short(path: Path) -> Path:
 
 def run_argument(run: RunDir) -> str:
     """Return what a command line names the run by: its id, or its folder where that is not below `runs`."""
-    return run.id if short(run.path.parent.parent) == Path("runs") else str(short(run.path))
+    if short(run.path.parent.parent) == Path("runs"):
+        return run.id
+    return str(short(run.path))
+
+
+def resume_command(run: RunDir) -> str:
+    """Return what a user types to resume a run; of a loop of their own, the command line of its program."""
+    facts = run.describe()
+    if facts.get("loop") == "own":
+        words = [str(word) for word in facts.get("argv", ())]
+        return f"its program again, with resume=True: {shlex.join(['python', *words])}"
+    return f"hookflow run --resume {run_argument(run)}"
 
 
 @contextlib.contextmanager
@@ -409,8 +436,11 @@ def sync_run(run: RunDir, flushed: tuple[int, int] | None) -> tuple[int, tuple[i
     Returns the bytes of rank 0's log that are on the disk, and what the next call takes as `flushed`: it leaves out
     all but logs while the run's folder has not changed, in which other files are replaced whole.
     """
-    size = run.events.stat().st_size if run.events.exists() else 0
-    status, now = run.path.stat(), time.time()
+    size = 0
+    if run.events.exists():
+        size = run.events.stat().st_size
+    status = run.path.stat()
+    now = time.time()
     state = status.st_ino, status.st_ctime_ns
     files = [*run.path.glob("events*.jsonl")]
     if state != flushed:

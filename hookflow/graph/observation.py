@@ -7,11 +7,12 @@ from itertools import combinations
 
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import VERBS, Verb, commutes, owner_of, root, wider, widest
-from hookflow.graph.why import Ambiguity, ambiguities, clash, key
+from hookflow.graph.swaps import binding_key
+from hookflow.graph.why import Ambiguity, ambiguities, clash
 
-MANY = 4
+MAX_PARTS = 4
 """A hook that touches more parts of these slots is reported with the whole slot."""
-CROWDED = ("outputs", "metrics", "checkpoint", "scalars")
+CROWDED_SLOTS = ("outputs", "metrics", "checkpoint", "scalars")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,15 @@ class Slots:
         return bool(self.reads or self.writes)
 
     def of(self, verb: Verb) -> tuple[str, ...]:
-        return self.reads if verb == "reads" else self.writes
+        if verb == "reads":
+            return self.reads
+        return self.writes
 
     def by_verb(self) -> Iterator[tuple[Verb, tuple[str, ...]]]:
         """Yield what is read, and what is written, if there is any."""
-        yield from ((verb, self.of(verb)) for verb in VERBS if self.of(verb))
+        for verb in VERBS:
+            if self.of(verb):
+                yield verb, self.of(verb)
 
     def __or__(self, other: "Slots") -> "Slots":
         return Slots(_summed((*self.reads, *other.reads)), _summed((*self.writes, *other.writes)))
@@ -49,34 +54,39 @@ Method = tuple[str, str]
 
 
 def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
-    """Return what methods were seen to touch that they do not declare.
-
-    A declared write includes the read. A hook's own state is private until another hook touches it, and what it logs
-    until another one reads that. A request to save needs no order outside of the iteration.
-    """
+    """Return what methods were seen to touch that they do not declare. A declared write includes the read."""
     declared = {(binding.hook, binding.method): binding for binding in plan.bindings}
     shared = _shared(observed)
     touched: defaultdict[Method, Slots] = defaultdict(Slots)
-
-    def matters(slot: str, binding: Binding) -> bool:
-        point = plan.points[binding.point]
-        if root(slot) == "checkpoint" and commutes(slot, point):
-            return plan.points.in_iteration(point.name)
-        return root(slot) not in ("hook", "scalars", "task") or _met(slot, shared)
-
     for seen in observed:
         binding = seen.binding
-        both = seen.touched.reads, seen.touched.writes
-        slots = Slots(*(tuple(slot for slot in touching if matters(slot, binding)) for touching in both))
-        touched[binding.hook, binding.method] |= slots
+        reads = [slot for slot in seen.touched.reads if _matters(plan, slot, binding, shared)]
+        writes = [slot for slot in seen.touched.writes if _matters(plan, slot, binding, shared)]
+        touched[binding.hook, binding.method] |= Slots(tuple(reads), tuple(writes))
     result = {}
     for method, slots in touched.items():
-        reads, writes = declared[method].reads, declared[method].writes
-        result[method] = Slots(
-            tuple(slot for slot in slots.reads if not covered(slot, (*reads, *writes))),
-            tuple(slot for slot in slots.writes if not covered(slot, writes)),
-        )
-    return {method: slots for method, slots in result.items() if slots}
+        writes_declared = declared[method].writes
+        any_declared = (*declared[method].reads, *writes_declared)
+        reads = [slot for slot in slots.reads if not covered(slot, any_declared)]
+        writes = [slot for slot in slots.writes if not covered(slot, writes_declared)]
+        if reads or writes:
+            result[method] = Slots(tuple(reads), tuple(writes))
+    return result
+
+
+def _matters(plan: Plan, slot: str, binding: Binding, shared: Collection[str]) -> bool:
+    """Say whether a slot that a binding touches is to be declared.
+
+    A hook's own state is private until another hook touches it, and what it logs until another one reads that. A
+    request to save needs no order outside of the iteration.
+    """
+    point = plan.points[binding.point]
+    kind = root(slot)
+    if kind == "checkpoint" and commutes(slot, point):
+        return plan.points.in_iteration(point.name)
+    if kind in ("hook", "scalars", "task"):
+        return _met(slot, shared)
+    return True
 
 
 def never_seen(observed: Sequence[Seen]) -> dict[str, Slots]:
@@ -87,14 +97,13 @@ def never_seen(observed: Sequence[Seen]) -> dict[str, Slots]:
         if seen.firings:
             touched[seen.binding.hook] |= seen.touched
             declared[seen.binding.hook] |= Slots(seen.binding.reads, seen.binding.writes)
-    result = {
-        name: Slots(
-            tuple(slot for slot in slots.reads if not _met(slot, touched[name].reads)),
-            tuple(slot for slot in slots.writes if not _met(slot, touched[name].writes)),
-        )
-        for name, slots in declared.items()
-    }
-    return {name: slots for name, slots in result.items() if slots}
+    result = {}
+    for name, slots in declared.items():
+        reads = [slot for slot in slots.reads if not _met(slot, touched[name].reads)]
+        writes = [slot for slot in slots.writes if not _met(slot, touched[name].writes)]
+        if reads or writes:
+            result[name] = Slots(tuple(reads), tuple(writes))
+    return result
 
 
 def with_observed(plan: Plan, observed: Sequence[Seen]) -> Plan:
@@ -103,7 +112,8 @@ def with_observed(plan: Plan, observed: Sequence[Seen]) -> Plan:
     bindings = []
     for binding in plan.bindings:
         slots = more.get((binding.hook, binding.method), Slots())
-        reads, writes = widest({*binding.reads, *slots.reads}), widest({*binding.writes, *slots.writes})
+        reads = widest({*binding.reads, *slots.reads})
+        writes = widest({*binding.writes, *slots.writes})
         bindings.append(replace(binding, reads=reads, writes=writes))
     return replace(plan, bindings=tuple(bindings))
 
@@ -111,10 +121,12 @@ def with_observed(plan: Plan, observed: Sequence[Seen]) -> Plan:
 def turned(observed: Plan, declared: Plan) -> Iterator[Ambiguity]:
     """Yield each pair that clashes by what was seen, and fires the other way round once that is declared."""
     for point in observed.order:
-        places = {key(binding): k for k, binding in enumerate(declared.at(point))}
+        places = {binding_key(binding): place for place, binding in enumerate(declared.at(point))}
         for first, then in combinations(observed.at(point), 2):
-            turns = first.hook != then.hook and places[key(then)] < places[key(first)]
-            if turns and (slots := clash(observed.points[point], first, then)):
+            if first.hook == then.hook or places[binding_key(first)] < places[binding_key(then)]:
+                continue
+            slots = clash(observed.points[point], first, then)
+            if slots:
                 yield Ambiguity(point, first, then, slots)
 
 
@@ -128,26 +140,30 @@ def undecided(observed: Plan, more: Mapping[Method, Slots]) -> Iterator[Ambiguit
     writers: dict[str, set[str]] = {}
     for binding in observed.bindings:
         for slot in binding.writes:
-            writers.setdefault(slot, {owner_of(slot) or binding.hook}).add(binding.hook)
+            owner = owner_of(slot) or binding.hook
+            writers.setdefault(slot, {owner}).add(binding.hook)
     for ambiguity in ambiguities(observed):
         for change, reader in ((ambiguity.first, ambiguity.then), (ambiguity.then, ambiguity.first)):
-            new = [more.get((binding.hook, binding.method), Slots()) for binding in (change, reader)]
-            changed = [slot for slot in new[0].writes if _met(slot, change.reads) or len(writers[slot]) > 1]
-            read = (slot for slot in new[1].reads if _met(slot, changed) and not _met(slot, reader.writes))
-            if slots := tuple(read):
-                yield Ambiguity(ambiguity.point, change, reader, slots)
+            new_writes = more.get((change.hook, change.method), Slots()).writes
+            new_reads = more.get((reader.hook, reader.method), Slots()).reads
+            changed = [slot for slot in new_writes if _met(slot, change.reads) or len(writers[slot]) > 1]
+            read = [slot for slot in new_reads if _met(slot, changed) and not _met(slot, reader.writes)]
+            if read:
+                yield Ambiguity(ambiguity.point, change, reader, tuple(read))
 
 
 def without_reads(more: Mapping[Method, Slots], pairs: Iterable[Ambiguity]) -> dict[Method, Slots]:
     """Return the slots without those that the second hook of a pair reads: that would put the first one first."""
-    held: dict[Method, set[str]] = {}
+    held: defaultdict[Method, set[str]] = defaultdict(set)
     for pair in pairs:
-        held.setdefault((pair.then.hook, pair.then.method), set()).update(pair.slots)
-    kept = {
-        method: replace(slots, reads=tuple(slot for slot in slots.reads if slot not in held.get(method, ())))
-        for method, slots in more.items()
-    }
-    return {method: slots for method, slots in kept.items() if slots}
+        held[pair.then.hook, pair.then.method].update(pair.slots)
+    result = {}
+    for method, slots in more.items():
+        reads = [slot for slot in slots.reads if slot not in held[method]]
+        kept = replace(slots, reads=tuple(reads))
+        if kept:
+            result[method] = kept
+    return result
 
 
 def covered(slot: str, declared: Collection[str]) -> bool:
@@ -162,23 +178,33 @@ def _met(slot: str, touched: Collection[str]) -> bool:
 
 def _shared(observed: Iterable[Seen]) -> set[str]:
     """Return the slots of hooks and of the task that other hooks touch, and the logged numbers that hooks read."""
-    result: set[str] = set()
-    users: dict[str, set[str]] = {}
+    shared: set[str] = set()
+    users_of_task: defaultdict[str, set[str]] = defaultdict(set)
     written: set[str] = set()
     for seen in observed:
-        binding, touched = seen.binding, seen.touched
-        for slot in (*touched.reads, *touched.writes):
+        binding = seen.binding
+        written.update(seen.touched.writes)
+        touched = {*seen.touched.reads, *seen.touched.writes}
+        for slot in touched:
             if root(slot) == "task":
-                users.setdefault(slot, set()).add(binding.hook)
-        written |= {*touched.writes}
-        result.update(slot for slot in (*binding.reads, *touched.reads) if root(slot) == "scalars")
-        for slot in (*binding.reads, *binding.writes, *touched.reads, *touched.writes):
+                users_of_task[slot].add(binding.hook)
+        for slot in (*binding.reads, *seen.touched.reads):
+            if root(slot) == "scalars":
+                shared.add(slot)
+        for slot in (*binding.reads, *binding.writes, *touched):
             if root(slot) == "hook" and owner_of(slot) != binding.hook:
-                result.add(slot)
-    return result | {slot for slot, hooks in users.items() if len(hooks) > 1 and slot in written}
+                shared.add(slot)
+    for slot, hooks in users_of_task.items():
+        if len(hooks) > 1 and slot in written:
+            shared.add(slot)
+    return shared
 
 
 def _summed(slots: Collection[str]) -> tuple[str, ...]:
     """Return slots without the parts of others among them; of many parts of one, that one."""
-    parts = Counter(root(slot) for slot in {*slots} if slot != root(slot) and root(slot) in CROWDED)
-    return widest({*slots, *(slot for slot, many in parts.items() if many > MANY)})
+    num_parts: Counter[str] = Counter()
+    for slot in set(slots):
+        if slot != root(slot) and root(slot) in CROWDED_SLOTS:
+            num_parts[root(slot)] += 1
+    crowded = [slot for slot, count in num_parts.items() if count > MAX_PARTS]
+    return widest({*slots, *crowded})

@@ -4,12 +4,13 @@ A slot, an edge or another hook can prevent either.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from hookflow.errors import Problem, Where
-from hookflow.graph.plan import Binding, Half, Nodes, Plan, PlannedHook, WhenFull
-from hookflow.graph.slots import SLOTS, Parts, owner_of, root
+from hookflow.graph.plan import Binding, BindingKey, DeclaredBinding, Edge, Nodes, Plan, WhenFull
+from hookflow.graph.points import Points
+from hookflow.graph.slots import SLOTS, SlotParts, owner_of, root
 
 Offload = bool | Literal["auto", "process"]
 
@@ -30,7 +31,7 @@ OFFERED = frozenset(
 )
 """The attributes of the run that an offloaded hook has."""
 
-APART = frozenset(
+MAIN_THREAD_POINTS = frozenset(
     {
         *("before_run", "after_run", "on_exception", "on_log", "before_train", "after_train"),
         *("after_load_checkpoint", "before_save_checkpoint", "after_copy_checkpoint", "after_save_checkpoint"),
@@ -44,15 +45,19 @@ def awaited(plan: Plan, binding: Binding) -> list[str]:
     """Return the offloaded hooks that a binding waits for: those that a stated edge puts before it, and its own."""
     if binding.beside:
         return []
-    before = [edge.first for edge in plan.edges_at(binding.point) if edge.then_id == binding.id and edge.kind != "flow"]
-    return [hook for hook in dict.fromkeys([*before, binding.hook]) if plan.hook(hook).queue]
+    hooks: dict[str, None] = {}
+    for edge in plan.edges_at(binding.point):
+        if edge.then_id == binding.id and edge.kind != "flow":
+            hooks[edge.first] = None
+    hooks[binding.hook] = None
+    return [hook for hook in hooks if plan.hook(hook).queue]
 
 
 SETTLED = ("before_val", "before_save_checkpoint", "after_run")
 """Points before which the run waits for every offloaded hook."""
 
 
-class Thread(NamedTuple):
+class ThreadSpan(NamedTuple):
     """The rows beside which a hook may be at work in its thread. If it `joins`, the last one waits for it."""
 
     first: int
@@ -61,26 +66,41 @@ class Thread(NamedTuple):
     hook: str
 
 
-def threads(plan: Plan, rows: Sequence[Binding]) -> Iterator[Thread]:
+def threads(plan: Plan, rows: Sequence[Binding]) -> Iterator[ThreadSpan]:
     """Yield for each offloaded hook the rows from its first firing to the one, after its last, that waits for it."""
-    for hook in (hook.name for hook in plan.hooks if hook.queue):
-        fires = [k for k, binding in enumerate(rows) if binding.hook == hook and binding.beside]
-        if fires:
-            after = range(fires[-1] + 1, len(rows))
-            waits = (k for k in after if hook in awaited(plan, rows[k]) or rows[k].point in SETTLED)
-            last = next(waits, None)
-            yield Thread(fires[0], len(rows) - 1 if last is None else last, last is not None, hook)
+    for hook in plan.hooks:
+        if not hook.queue:
+            continue
+        fires = []
+        for row, binding in enumerate(rows):
+            if binding.hook == hook.name and binding.beside:
+                fires.append(row)
+        if not fires:
+            continue
+        waiting = _find_waiting_row(plan, rows, hook.name, fires[-1] + 1)
+        if waiting is None:
+            yield ThreadSpan(fires[0], len(rows) - 1, False, hook.name)
+        else:
+            yield ThreadSpan(fires[0], waiting, True, hook.name)
+
+
+def _find_waiting_row(plan: Plan, rows: Sequence[Binding], hook: str, begin: int) -> int | None:
+    """Return the first row from `begin` on that waits for an offloaded hook; None if none does."""
+    for row in range(begin, len(rows)):
+        if rows[row].point in SETTLED or hook in awaited(plan, rows[row]):
+            return row
+    return None
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class OffloadRequest:
     """The keys of a hook about its thread, where they stand, and what in its source is in the way.
 
     `at` are the bindings that are to be offloaded, by point and half.
     """
 
     offload: Offload
-    at: Collection[tuple[str, Half]]
+    at: Collection[BindingKey]
     queue: int
     when_full: WhenFull
     timeout: float
@@ -88,46 +108,15 @@ class Wish:
     obstacle: str = ""
 
 
-def with_offloading(plan: Plan, wishes: Mapping[str, Wish]) -> tuple[Plan, list[Problem]]:
-    """Return the plan with its offloaded hooks, and a problem for each that is stated to be one and cannot be.
-
-    A note says why a hook of `offload = "auto"` stays in the training thread.
-    """
-    hooks: list[PlannedHook] = []
-    problems: list[Problem] = []
-    notes: list[Problem] = []
-    beside: set[int] = set()
-    for hook in plan.hooks:
-        wish = wishes[hook.name]
-        mine = [each for each in plan.bindings if each.hook == hook.name and (each.point, each.half) in wish.at]
-        obstacle = next(obstacles(plan, hook.name, mine), wish.obstacle) if wish.offload else ""
-        if wish.offload and not obstacle:
-            in_process = wish.offload == "process"
-            hook = replace(
-                hook, queue=wish.queue, when_full=wish.when_full, timeout=wish.timeout, in_process=in_process
-            )
-            beside.update(binding.id for binding in mine)
-        elif wish.offload == "auto":
-            message = f'hook "{hook.name}" (offload = "auto") fires in the training thread: {obstacle}'
-            notes.append(Problem(message, wish.where))
-            hook = replace(hook, obstacle=obstacle)
-        elif obstacle:
-            problems.append(Problem(f'hook "{hook.name}" cannot be offloaded: {obstacle}', wish.where))
-        elif wish.timeout:
-            message = f'hook "{hook.name}" has a timeout, which is for a hook with offload = true'
-            problems.append(Problem(message, wish.where))
-        hooks.append(hook)
-    bindings = tuple(replace(each, beside=True) if each.id in beside else each for each in plan.bindings)
-    return replace(plan, hooks=tuple(hooks), bindings=bindings, notes=(*plan.notes, *notes)), problems
-
-
-def obstacles(plan: Plan, hook: str, bindings: Sequence[Binding]) -> Iterator[str]:
-    """Yield what keeps these bindings of a hook in the training thread."""
-    if not bindings:
+def find_obstacles(
+    points: Points, bindings: Sequence[DeclaredBinding], hook: str, requested: Sequence[DeclaredBinding]
+) -> Iterator[str]:
+    """Yield what keeps the `requested` bindings of a hook in the training thread; `bindings` are those of all hooks."""
+    if not requested:
         yield "it fires at no point of the loop"
-    for binding in bindings:
-        point = plan.points[binding.point]
-        if binding.point in APART:
+    for binding in requested:
+        point = points[binding.point]
+        if binding.point in MAIN_THREAD_POINTS:
             yield f"at {binding.point}, which comes once or offers the state itself, it fires in the training thread"
         elif binding.half != "whole":
             yield f"it is half of an around at {binding.point}"
@@ -139,15 +128,20 @@ def obstacles(plan: Plan, hook: str, bindings: Sequence[Binding]) -> Iterator[st
         for slot in binding.writes:
             if root(slot) in OWNED:
                 yield f"it writes {slot} at {binding.point}"
-    yield from read_by_others(plan, hook, bindings)
+    yield from _find_readers(bindings, hook, requested)
 
 
-def read_by_others(plan: Plan, hook: str, bindings: Sequence[Binding]) -> Iterator[str]:
-    """Yield who reads what a hook writes in these of its bindings."""
-    written = {slot for binding in bindings for slot in binding.writes}
-    for other in plan.bindings:
-        parts = Parts((*written, *other.reads))
-        if other.hook != hook and (shared := parts.of(written) & parts.of(other.reads)):
+def _find_readers(bindings: Sequence[DeclaredBinding], hook: str, writing: Sequence[DeclaredBinding]) -> Iterator[str]:
+    """Yield who of all `bindings` reads what a hook writes in some of its own."""
+    written: dict[str, None] = {}
+    for binding in writing:
+        written |= dict.fromkeys(binding.writes)
+    for other in bindings:
+        if other.hook == hook:
+            continue
+        parts = SlotParts((*written, *other.reads))
+        shared = parts.of(written) & parts.of(other.reads)
+        if shared:
             yield f'"{other.hook}" reads {min(shared)} at {other.point}, which it writes'
 
 
@@ -156,46 +150,61 @@ def is_thinned(plan: Plan, binding: Binding) -> bool:
 
     The second half of an around follows the first.
     """
-    costs = binding.half != "exit" and plan.points.in_iteration(binding.point)
-    return costs and bool(plan.hook(binding.hook).throttle)
+    if binding.half == "exit" or not plan.points.in_iteration(binding.point):
+        return False
+    return bool(plan.hook(binding.hook).throttle)
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """The budget that a hook is to keep by firing less often, where the file says so, and what is in the way.
+class ThrottleRequest:
+    """That a hook is to keep its budget by firing less often, where the file says so, and what is in the way.
 
     `stateful` says whether its state is saved.
     """
 
-    budget: str
     where: Where
     stateful: bool
     obstacle: str = ""
 
 
-def with_throttling(plan: Plan, limits: Mapping[str, Limit], nodes: Nodes) -> tuple[Plan, list[Problem]]:
-    """Return the plan with its throttled hooks, and a problem for each hook that may skip no firing.
+@dataclass(frozen=True, slots=True)
+class ThrottleFindings:
+    """What there is to say of the throttled hooks of a plan: those that may skip no firing, warnings and notes."""
+
+    problems: list[Problem]
+    warnings: list[Problem]
+    notes: list[Problem]
+
+
+def check_throttling(plan: Plan, requests: Mapping[str, ThrottleRequest], nodes: Nodes) -> ThrottleFindings:
+    """Return what is wrong with the throttled hooks of a plan.
 
     A warning names who comes after such a hook, a note one that saves a state: both depend on how often it fires.
     """
-    hooks = [replace(h, throttle=limits[h.name].budget) if h.name in limits else h for h in plan.hooks]
-    plan = replace(plan, hooks=tuple(hooks))
-    problems: list[Problem] = []
-    warnings: list[Problem] = []
-    notes: list[Problem] = []
-    for name, limit in limits.items():
-        if obstacle := next(_reasons_to_fire(plan, name, nodes), limit.obstacle):
+    findings = ThrottleFindings([], [], [])
+    for name, request in requests.items():
+        obstacle = next(_reasons_to_fire(plan, name, nodes), request.obstacle)
+        if obstacle:
             message = f'hook "{name}" cannot fire less often: {obstacle}'
-            problems.append(Problem(message, limit.where, 'over_budget = "warn"'))
+            findings.problems.append(Problem(message, request.where, 'over_budget = "warn"'))
             continue
-        if limit.stateful:
+        if request.stateful:
             message = f'"{name}" saves a state; with over_budget = "throttle" that depends on the speed of the machine'
-            notes.append(Problem(message, limit.where))
-        edges = [edge for edge in plan.edges if edge.first == name and edge.kind in ("file", "class")]
-        for edge in {edge.then: edge for edge in edges if is_thinned(plan, plan.bindings[edge.first_id])}.values():
+            findings.notes.append(Problem(message, request.where))
+        for edge in _edges_from_thinned(plan, name):
             message = f'"{edge.then}" comes after "{name}" ({edge.where}), and fires without it where that is skipped'
-            warnings.append(Problem(message, limit.where))
-    return replace(plan, warnings=(*plan.warnings, *warnings), notes=(*plan.notes, *notes)), problems
+            findings.warnings.append(Problem(message, request.where))
+    return findings
+
+
+def _edges_from_thinned(plan: Plan, hook: str) -> Collection[Edge]:
+    """Return the stated edges that lead from firings which may be skipped; the last one to each other hook."""
+    edges: dict[str, Edge] = {}
+    for edge in plan.edges:
+        is_stated = edge.kind in ("file", "class")
+        if edge.first == hook and is_stated and is_thinned(plan, plan.bindings[edge.first_id]):
+            edges[edge.then] = edge
+    return edges.values()
 
 
 def _reasons_to_fire(plan: Plan, hook: str, nodes: Nodes) -> Iterator[str]:
@@ -209,7 +218,7 @@ def _reasons_to_fire(plan: Plan, hook: str, nodes: Nodes) -> Iterator[str]:
                 yield f"it writes {slot} at {binding.point}, which would depend on the speed of the machine"
     if not any(is_thinned(plan, binding) for binding in bindings):
         yield "it fires at no point of an iteration"
-    yield from read_by_others(plan, hook, bindings)
+    yield from _find_readers(plan.bindings, hook, bindings)
     for other in nodes.values():
         if any(spec.hook == hook for spec in other.requires):
             yield f'"{other.hook.name}" requires it'

@@ -1,32 +1,45 @@
 """A compiled plan: hooks, bindings, edges and points, and how two differ. A `Node` is a hook before it is ordered."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from hookflow.errors import Problem, Where
+from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.points import STANDARD, Point, Points
+from hookflow.pipeline.amounts import Amount, read_amount
+from hookflow.pipeline.condition import Condition, parse_condition
 from hookflow.pipeline.source_map import flat
 
 if TYPE_CHECKING:
+    import networkx as nx
     from pydantic import TypeAdapter
 
     from hookflow.pipeline.schema import Pipeline
 
-VERSION = 1
+VERSION = 2
 """The version of the format of `plan.json`. It goes up with every change that a reader of the last one would
 misread."""
 
 Half = Literal["whole", "enter", "exit"]
 """A plain method is called whole; an `around_X` generator enters at `before_X` and exits at `after_X`."""
 
-EdgeKind = Literal["file", "class", "pair", "flow"]
-"""The source of an edge: the pipeline file, the hook's class, the nesting of arounds ("pair"), or data flow.
+WantedPlaces = Mapping[tuple[str, str, Half], int]
+"""Where a hook's method, or half of its around, is wanted at a point, as far as nothing else decides."""
+
+EdgeKind = Literal["file", "class", "nesting", "flow"]
+"""The source of an edge: the pipeline file, the hook's class, the nesting of arounds, or data flow.
 
 Arounds are left in the reverse order of entry, and a hook's around encloses its own methods. Data flow puts writers of
 a slot before its readers, and gives way to the others.
 """
+
+Reason = Literal["edge", "phase", "file"]
+"""The reason of the order of two hooks: an edge, their phases, or nothing but their order in the file (or the
+shuffle)."""
+
+DropReason = Literal["contradicted", "cycle"]
+"""Why a data-flow edge is dropped: others that are kept contradict it, or it is on a cycle of flows, all dropped."""
 
 Phase = Literal["first", "early", "normal", "late", "last"]
 PHASES: tuple[Phase, ...] = ("first", "early", "normal", "late", "last")
@@ -43,35 +56,63 @@ RANKS: tuple[Ranks, ...] = ("zero", "all")
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a binding fires, as written (amounts such as "100", "2ep", "30s", "10%"); None leaves a side open."""
+    """When a binding fires: parsed amounts and a condition; None leaves a side open. With `once` it fires once."""
 
-    every: str | None = None
-    since: str | None = None
-    until: str | None = None
-    when: str | None = None
+    every: Amount | None = None
+    since: Amount | None = None
+    until: Amount | None = None
+    when: Condition | None = None
+    once: bool = False
+
+    @classmethod
+    def parse(
+        cls,
+        every: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        when: str | None = None,
+        *,
+        once: bool = False,
+    ) -> "Trigger":
+        """Return the trigger of amounts and a condition as they are written. Raises ValueError for what is none."""
+        condition = None
+        if when is not None:
+            condition = parse_condition(when)
+        return cls(_read_if_stated(every), _read_if_stated(since), _read_if_stated(until), condition, once)
 
     def __str__(self) -> str:
         """Return it in a few words, e.g. "every 50 from 1ep"; empty when the binding fires always."""
         named = (("every", self.every), ("from", self.since), ("until", self.until), ("when", self.when))
-        return " ".join(f"{name} {amount}" for name, amount in named if amount)
+        words = [f"{name} {amount}" for name, amount in named if amount is not None]
+        if self.once:
+            words.insert(0, "once")
+        return " ".join(words)
+
+    @property
+    def amounts(self) -> list[Amount]:
+        """The amounts that it is made of."""
+        return [amount for amount in (self.every, self.since, self.until) if amount is not None]
+
+
+def _read_if_stated(text: str | None) -> Amount | None:
+    if text is None:
+        return None
+    return read_amount(text)
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
-    """One hook at one point.
+class DeclaredBinding:
+    """One hook at one point, as the file and the hook's class declare it.
 
-    `id` is its place in `Plan.bindings` and its name in the event log; it is -1 before the binding is ordered. `takes`
-    are the arguments its method names, out of those that the point offers, in the method's order. `phase` is the one it
-    fires in: the hook's own, unless an edge has moved it into another. `reads` and `writes` are the slots that its
-    method touches. `modules` and `parameters` are globs over names, or classes of modules, for a point that fires on
-    such (`Point.picks`). One that is `beside` the training fires in the thread of its hook.
+    `takes` are the arguments its method names, out of those that the point offers, in the method's order. `reads` and
+    `writes` are the slots that its method touches. `modules` and `parameters` are globs over names, or classes of
+    modules, for a point that fires on such (`Point.picks`).
 
     The others are for module points alone. `stages` is where the binding fires, none meaning in training alone;
     `prepend` puts it before the hooks that the model has registered itself; with `always_call` it fires after an
     exception, too.
     """
 
-    id: int
     hook: str
     point: str
     method: str
@@ -86,7 +127,30 @@ class Binding:
     stages: tuple[str, ...] = ()
     prepend: bool = False
     always_call: bool = False
+
+    @property
+    def key(self) -> "BindingKey":
+        """The point and the half, which name the binding among those of its hook."""
+        return self.point, self.half
+
+
+BindingKey = tuple[str, Half]
+"""A binding among those of its hook."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding(DeclaredBinding):
+    """A binding in its place in the order.
+
+    `id` is its place in `Plan.bindings` and its name in the event log. `phase` is the one it fires in: the hook's own,
+    unless an edge has moved it into another. One that is `beside` the training fires in the thread of its hook.
+    `placed_by` is what puts the binding behind the one that fires before it at its point; of the first one it says
+    nothing.
+    """
+
+    id: int = field(kw_only=True)
     beside: bool = False
+    placed_by: Reason = "file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +160,8 @@ class Edge:
     `first_id` and `then_id` are the bindings: a hook may have two at one point, a plain method and half of an
     `around`. For a flow edge `where` is empty, and `slots` are what `first` writes and `then` reads. A `loose` edge
     between two second halves follows from how the arounds were entered, and nothing but the file's order (or the
-    shuffle) says that.
+    shuffle) says that. An `implied` edge follows from others of its point, and drawings leave its line out.
+    One that is stated of a `group` has the group's name.
     """
 
     point: str
@@ -108,18 +173,39 @@ class Edge:
     first_id: int
     then_id: int
     loose: bool = False
+    implied: bool = False
+    group: str = ""
+
+    @property
+    def source(self) -> str:
+        """The file and line, the class, the rule of nesting, or the slots that the edge comes from; and its group."""
+        if self.kind == "flow":
+            return ", ".join(self.slots)
+        if self.group:
+            return f"{self.where}, group:{self.group}"
+        return self.where
 
 
 @dataclass(frozen=True, slots=True)
-class GivenWay:
+class DroppedEdge:
     """A flow edge that is not kept; `against` are the edges that lead from `edge.then` to `edge.first`.
 
-    Where very many flows give way, `against` is left empty for all but the first ones.
+    Where very many flows are dropped, `against` is left empty for all but the first ones.
     Of hooks around something, some of these may be edges at the other of the two points.
     """
 
     edge: Edge
+    reason: DropReason
     against: tuple[Edge, ...]
+
+    @property
+    def cycle(self) -> tuple[Edge, ...]:
+        """The cycle of flows that the edge is on, from its first name on; empty if it was contradicted."""
+        if self.reason != "cycle" or not self.against:
+            return ()
+        edges = (self.edge, *self.against)
+        start = min(range(len(edges)), key=lambda k: edges[k].first)
+        return (*edges[start:], *edges[:start])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +235,8 @@ class PlannedHook:
     """Seconds until a firing of an offloaded hook is given up; 0: none is."""
     obstacle: str = ""
     """The reason that keeps a hook of `offload = "auto"` in the training thread."""
+    retry: int = 0
+    """How often a firing that raises is called again, before `on_error` counts."""
     throttle: str = ""
     """The budget that it keeps by firing less often; empty where it fires whenever it is due."""
 
@@ -160,14 +248,40 @@ class PlannedHook:
         return ", ".join(map(repr, self.args))
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """A group of hooks: the names and globs that declare it, and its members that are not switched off."""
+
+    name: str
+    entries: tuple[str, ...]
+    members: tuple[str, ...]
+    where: str
+    """The file and line that declare it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollapsedBinding:
+    """A box of a drawing that stands for several bindings of a group, in the order of firing. Its id is the first's."""
+
+    id: int
+    group: str
+    members: tuple[Binding, ...]
+
+    @property
+    def hook(self) -> str:
+        """The name that the box has in the place of a hook's."""
+        return f"group:{self.group}"
+
+
 @dataclass(frozen=True)
 class Plan:
     """Every hook, every binding (point by point in the order of the loop, then in the order of firing), every edge.
 
-    `own` are the points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones have
-    overruled. `warnings` are probable mistakes, `notes` may be intended, `unknown` are facts about hooks that are not
-    imported. `shuffle` is the seed of another order than the file's. `off` are the hooks that a run has switched off,
-    and the iterations done then; no recorded plan has any.
+    `own` are the points that the pipeline declares for itself. `dropped_edges` are the data flows that stronger edges,
+    or one another, have overruled. `warnings` are probable mistakes, `notes` may be intended, `unknown` are facts about
+    hooks that are not imported. `shuffle` is the seed of another order than the file's. `off` are the hooks that a run
+    has switched off, and the iterations done then; no recorded plan has any. Nor has it `collapsed` boxes, which
+    drawings have in the place of members of `groups`.
     """
 
     pipeline: str
@@ -175,12 +289,14 @@ class Plan:
     bindings: tuple[Binding, ...]
     edges: tuple[Edge, ...]
     own: tuple[Point, ...] = ()
-    given_way: tuple[GivenWay, ...] = ()
+    dropped_edges: tuple[DroppedEdge, ...] = ()
     warnings: tuple[Problem, ...] = ()
     notes: tuple[Problem, ...] = ()
     unknown: tuple[Problem, ...] = ()
     shuffle: int | None = None
     off: tuple[tuple[str, int], ...] = ()
+    groups: tuple[PlannedGroup, ...] = ()
+    collapsed: tuple[CollapsedBinding, ...] = ()
 
     @cached_property
     def points(self) -> Points:
@@ -196,8 +312,16 @@ class Plan:
         return _by_point(self.edges)
 
     @cached_property
-    def _hooks_by_name(self) -> dict[str, PlannedHook]:
+    def hooks_by_name(self) -> dict[str, PlannedHook]:
         return {hook.name: hook for hook in self.hooks}
+
+    @cached_property
+    def collapsed_by_id(self) -> dict[int, CollapsedBinding]:
+        return {box.id: box for box in self.collapsed}
+
+    @cached_property
+    def groups_by_name(self) -> dict[str, PlannedGroup]:
+        return {group.name: group for group in self.groups}
 
     @cached_property
     def order(self) -> dict[str, tuple[str, ...]]:
@@ -225,17 +349,37 @@ class Plan:
     def edges_at(self, point: str) -> tuple[Edge, ...]:
         return self._edges_by_point.get(point, ())
 
-    @cached_property
-    def _dropped(self) -> frozenset[Edge]:
-        return frozenset(overruled.edge for overruled in self.given_way)
+    def graph(self, point: str | None = None, *, dropped: bool = False) -> "nx.MultiDiGraph":
+        """Return the graph of a point, or of all points, for networkx. Raises UserError for an unknown point.
 
-    def cycle(self, given_way: GivenWay) -> tuple[Edge, ...]:
-        """Return the cycle of flows that an edge gave way to, from its first name on; () where a kept edge did it."""
-        if not given_way.against or not self._dropped.issuperset(given_way.against):
-            return ()
-        edges = (given_way.edge, *given_way.against)
-        start = min(range(len(edges)), key=lambda k: edges[k].first)
-        return (*edges[start:], *edges[:start])
+        A node is the id of a binding, with the attributes `hook`, `point`, `half`, `phase`, `binding` (the Binding)
+        and `spec` (the PlannedHook). An edge leads from who fires first. Its key is its kind, and its attributes are
+        `kind`, `source`, `slots`, `kept`, `reason` and `edge` (the Edge). With `dropped` the graph has the data flows
+        that were dropped, too, with `kept` as False and the edges they gave way to as `against`; it may have cycles.
+        """
+        import networkx as nx  # the training process has plans, and asks for no graph
+
+        if point is not None and point not in self.points:
+            raise UserError(Problem(f'there is no point "{point}"', hint=nearest(point, self.points.names)))
+        graph = nx.MultiDiGraph(name=self.pipeline)
+        for binding in self.bindings:
+            if point is None or binding.point == point:
+                graph.add_node(
+                    binding.id,
+                    hook=binding.hook,
+                    point=binding.point,
+                    half=binding.half,
+                    phase=binding.phase,
+                    binding=binding,
+                    spec=self.hook(binding.hook),
+                )
+        for edge in self.edges:
+            if edge.first_id in graph:
+                _add_edge(graph, edge, kept=True, reason=KEPT_BECAUSE[edge.kind])
+        for each in self.dropped_edges if dropped else ():
+            if each.edge.first_id in graph:
+                _add_edge(graph, each.edge, kept=False, reason=each.reason, against=each.against)
+        return graph
 
     @cached_property
     def settable(self) -> dict[str, tuple[str, ...]]:
@@ -244,12 +388,12 @@ class Plan:
 
     def hook(self, name: str) -> PlannedHook:
         """Return a hook. Raises KeyError when there is none of that name."""
-        return self._hooks_by_name[name]
+        return self.hooks_by_name[name]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, mappings and strings, as `plan.json` holds them."""
-        parts = asdict(self)
-        return {"version": VERSION, **{name: part for name, part in parts.items() if name != "off" or part}}
+        parts = _as_json(self)
+        return {"version": VERSION, **{name: part for name, part in parts.items() if name not in DRAWN_ONLY or part}}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | str | bytes) -> "Plan":
@@ -268,9 +412,52 @@ class Plan:
         except ValidationError as error:
             (first, *_) = error.errors()
             raise ValueError(f"no plan: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        if wrong := next(_contradictions(plan), ""):
+        wrong = next(_contradictions(plan), "")
+        if wrong:
             raise ValueError(f"no plan: {wrong}")
         return plan
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value with mappings in the place of the classes of plans, and amounts and conditions as texts."""
+    if isinstance(value, Amount | Condition):
+        return str(value)
+    if is_dataclass(value):
+        return {each.name: _as_json(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _as_json(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_as_json, value))
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    return value
+
+
+DRAWN_ONLY = ("off", "collapsed")
+"""Parts of a plan that no recorded plan has: they are for drawings."""
+
+KEPT_BECAUSE: Mapping[EdgeKind, str] = {
+    "file": "stated",
+    "class": "stated",
+    "nesting": "nesting",
+    "flow": "uncontradicted",
+}
+"""The reason, in the graph of networkx, that an edge of each kind is kept."""
+
+
+def _add_edge(graph: "nx.MultiDiGraph", edge: Edge, *, kept: bool, reason: str, against: tuple[Edge, ...] = ()) -> None:
+    graph.add_edge(
+        edge.first_id,
+        edge.then_id,
+        key=edge.kind,
+        kind=edge.kind,
+        source=edge.source,
+        slots=edge.slots,
+        kept=kept,
+        reason=reason,
+        against=against,
+        edge=edge,
+    )
 
 
 @cache
@@ -309,13 +496,17 @@ def _by_point(items: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class EdgeSpec:
-    """The name of another hook, as an edge states it. `at` is the point and half that it holds for; None: all."""
+    """The name of another hook, as an edge states it. `at` is the point and half that it holds for; None: all.
+
+    `group` is the group by which it was named, if it was.
+    """
 
     hook: str
     optional: bool
     kind: EdgeKind
     where: Where
     at: tuple[str, Half] | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +515,7 @@ class Node:
 
     hook: PlannedHook
     where: Where
-    bound: tuple[Binding, ...]
+    bound: tuple[DeclaredBinding, ...]
     after: tuple[EdgeSpec, ...] = ()
     before: tuple[EdgeSpec, ...] = ()
     requires: tuple[EdgeSpec, ...] = ()
@@ -354,7 +545,7 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class Reordered:
     """The hooks that fire at a point in both plans, in either order."""
 
     point: str
@@ -373,7 +564,7 @@ class Difference:
     unbound: Mapping[str, tuple[str, ...]]
     edges_added: tuple[Arrow, ...]
     edges_removed: tuple[Arrow, ...]
-    order: tuple[Turned, ...]
+    order: tuple[Reordered, ...]
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__slots__)
@@ -385,10 +576,12 @@ Tables: TypeAlias = "Pipeline | Mapping[str, Any]"
 
 def difference(old: tuple[Tables, Plan], new: tuple[Tables, Plan], *, sweep: bool = False) -> Difference:
     """Compare two pipelines and what they were compiled to; their [sweep], which no run records, only with `sweep`."""
-    before, after = old[1], new[1]
+    before = old[1]
+    after = new[1]
     names = [[hook.name for hook in plan.hooks] for plan in (before, after)]
     common = set(names[0]) & set(names[1])
-    was, now = _keys(*old, common, sweep), _keys(*new, common, sweep)
+    was = _keys(*old, common, sweep)
+    now = _keys(*new, common, sweep)
     changed = (key for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key))
     return Difference(
         keys=tuple(Change(key, was.get(key), now.get(key)) for key in changed),
@@ -398,13 +591,16 @@ def difference(old: tuple[Tables, Plan], new: tuple[Tables, Plan], *, sweep: boo
         unbound=_bound_here(before, after, common),
         edges_added=_arrows_here(after, before, common),
         edges_removed=_arrows_here(before, after, common),
-        order=tuple(_turned(before, after)),
+        order=tuple(_reordered(before, after)),
     )
 
 
 def _keys(pipeline: Tables, plan: Plan, hooks: set[str], sweep: bool) -> dict[str, Any]:
     """Return every key that is set, dotted; of hooks, those of `hooks` alone."""
-    tree = dict(pipeline) if isinstance(pipeline, Mapping) else pipeline.model_dump(by_alias=True)
+    if isinstance(pipeline, Mapping):
+        tree = dict(pipeline)
+    else:
+        tree = pipeline.model_dump(by_alias=True)
     tree["hooks"] = {name: hook for name, hook in tree.get("hooks", {}).items() if name in hooks}
     if not sweep:
         tree.pop("sweep", None)
@@ -430,12 +626,12 @@ def _arrows_here(here: Plan, there: Plan, common: set[str]) -> tuple[Arrow, ...]
     return tuple(Arrow(first, then, tuple(points)) for (first, then), points in result.items())
 
 
-def _turned(old: Plan, new: Plan) -> Iterator[Turned]:
+def _reordered(old: Plan, new: Plan) -> Iterator[Reordered]:
     for point in old.order:
         common = {_stand(binding) for binding in old.at(point)} & {_stand(binding) for binding in new.at(point)}
         before, after = (tuple(b.hook for b in plan.at(point) if _stand(b) in common) for plan in (old, new))
         if before != after:
-            yield Turned(point, before, after)
+            yield Reordered(point, before, after)
 
 
 def _stand(binding: Binding) -> tuple[str, str, str]:

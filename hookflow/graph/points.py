@@ -49,9 +49,9 @@ This is the loop that the runner walks; a test holds the two together:
         on_log                                    # in each call of `run.log`, wherever that is
     after_run                                     # always, after an error too
 
-Gradients are off from `before_val` to `after_val` and from `before_test` to `after_test`. `docs/loops.md` has the
-counters at each point, `docs/checkpoints.md` the points of a checkpoint, `docs/module-hooks.md` and
-`docs/pytorch_hooks.md` those inside the network.
+Gradients are off from `before_val` to `after_val` and from `before_test` to `after_test`. `docs/reference/loops.md` has
+the counters at each point, `docs/how-to/checkpoints.md` the points of a checkpoint, `docs/how-to/module-hooks.md` and
+`docs/reference/pytorch_hooks.md` those inside the network.
 """
 
 from collections.abc import Iterable, Iterator
@@ -89,7 +89,9 @@ class Point:
     @property
     def ahead(self) -> bool:
         """Whether what a bare number counts is still to be done there: at a `before_X`, and inside an iteration."""
-        return self.name.startswith("before_") or (self.unit == "it" and self.kind != "standard")
+        if self.name.startswith("before_"):
+            return True
+        return self.unit == "it" and self.kind != "standard"
 
     @property
     def nested(self) -> bool:
@@ -99,88 +101,95 @@ class Point:
     @property
     def picks(self) -> Literal["modules", "parameters", ""]:
         """The key of a binding that says, by globs, what it is registered on; empty where there is nothing to pick."""
-        return "modules" if self.kind in ("module", "state") else "parameters" if self.kind == "parameter" else ""
+        if self.kind in ("module", "state"):
+            return "modules"
+        if self.kind == "parameter":
+            return "parameters"
+        return ""
 
     @property
     def of_batches(self) -> bool:
         """Whether the run comes there for each iteration or batch, of training, validation or test."""
-        return self.unit == "it" or (self.kind == "standard" and self.name.endswith("_iter"))
+        if self.unit == "it":
+            return True
+        return self.kind == "standard" and self.name.endswith("_iter")
 
 
-def _point(name: str, depth: int, offers: str, unit: str, about: str, kind: Kind = "standard") -> Point:
-    return Point(name, depth, ("run", *offers.split()), unit, about, kind)
+_standard: list[Point] = []
 
 
-STANDARD: tuple[Point, ...] = (
-    _point("before_run", 0, "", "firing", "the model, the data and the optimizer stand; nothing has run"),
-    _point("after_load_checkpoint", 1, "checkpoint", "firing", "a checkpoint is read, not yet copied in"),
-    _point(
-        "load_state_dict_pre",
-        2,
-        "name module state_dict prefix local_metadata strict missing_keys unexpected_keys error_msgs",
-        "firing",
-        "a module is about to load its state",
-        "state",
-    ),
-    _point("load_state_dict_post", 2, "name module incompatible_keys", "firing", "a module has loaded", "state"),
-    _point("before_train", 1, "", "firing", "the training loop is about to start"),
-    _point("before_train_epoch", 2, "", "ep", "an epoch is about to start"),
-    _point("before_fetch", 3, "batch_idx", "it", "a training batch is about to be fetched"),
-    _point("before_train_iter", 3, "batch batch_idx", "it", "a batch has been fetched, nothing computed"),
-    _point("global_forward_pre", 4, "name module args input", "it", "any module is about to compute", "global"),
-    _point("forward_pre", 4, "module name args input kwargs", "it", "a module is about to compute", "module"),
-    _point("global_forward", 4, "name module args input kwargs output", "it", "any module has computed", "global"),
-    _point("forward", 4, "module name args input kwargs output", "it", "a module has computed", "module"),
-    _point("after_forward", 4, "batch batch_idx outputs", "it", "the outputs and the loss are there", "step"),
-    _point("before_backward", 4, "batch batch_idx outputs", "it", "the loss is about to be differentiated", "step"),
-    _point("global_full_backward_pre", 4, "name module grad_output", "it", "gradients reach any module", "global"),
-    _point("full_backward_pre", 4, "module name grad_output", "it", "gradients reach a module", "module"),
-    _point("parameter_grad", 4, "name param grad", "it", "a gradient reaches a parameter", "parameter"),
-    _point("post_accumulate_grad", 4, "name param", "it", "a gradient is added to a parameter's", "parameter"),
-    _point(
-        "global_full_backward", 4, "name module grad_input grad_output", "it", "gradients leave any module", "global"
-    ),
-    _point("full_backward", 4, "module name grad_input grad_output", "it", "gradients leave a module", "module"),
-    _point(
-        "ddp_comm", 4, "name state process_group bucket", "it", "DDP is about to average a bucket of gradients", "comm"
-    ),
-    _point("after_backward", 4, "batch batch_idx outputs", "it", "the gradients are there", "step"),
-    _point("before_optimizer_step", 4, "batch batch_idx outputs", "it", "the gradients are final", "step"),
-    _point("optimizer_step_pre", 4, "name optimizer args kwargs", "it", "an optimizer's step begins", "optimizer"),
-    _point("optimizer_step_post", 4, "name optimizer args kwargs", "it", "an optimizer's step is done", "optimizer"),
-    _point("after_optimizer_step", 4, "batch batch_idx outputs", "it", "the weights are new", "step"),
-    _point("after_train_iter", 3, "batch batch_idx outputs", "it", "an iteration is done and counted"),
-    _point("after_train_epoch", 2, "", "ep", "an epoch is done and counted"),
-    _point(
-        "state_dict_pre", 2, "name module prefix keep_vars", "firing", "`state_dict` of a module is called", "state"
-    ),
-    _point(
-        "state_dict_post", 2, "name module state_dict prefix local_metadata", "firing", "the state is complete", "state"
-    ),
-    _point("before_val", 2, "", "firing", "validation is about to start"),
-    _point("before_val_epoch", 3, "", "firing", "the pass over the validation data is about to start"),
-    _point("before_val_iter", 4, "batch batch_idx", "firing", "a validation batch has been fetched"),
-    _point("after_val_iter", 4, "batch batch_idx outputs", "firing", "the outputs of a validation batch are there"),
-    _point("after_val_epoch", 3, "metrics", "firing", "the pass is done: hooks put their metrics in"),
-    _point("after_val", 2, "metrics", "firing", "validation is done, the metrics are complete"),
-    _point("before_save_checkpoint", 2, "checkpoint", "firing", "a checkpoint is complete, not yet written"),
-    _point("after_copy_checkpoint", 2, "", "firing", "the state has been copied; the weights may change again"),
-    _point("after_save_checkpoint", 2, "checkpoint path", "firing", "a checkpoint is safe on disk"),
-    _point("after_train", 1, "", "firing", "the training loop has ended"),
-    _point("before_test", 1, "", "firing", "the test is about to start"),
-    _point("before_test_epoch", 2, "", "firing", "the pass over the test data is about to start"),
-    _point("before_test_iter", 3, "batch batch_idx", "firing", "a test batch has been fetched"),
-    _point("after_test_iter", 3, "batch batch_idx outputs", "firing", "the outputs of a test batch are there"),
-    _point("after_test_epoch", 2, "metrics", "firing", "the pass is done: hooks put their metrics in"),
-    _point("after_test", 1, "metrics", "firing", "the test is done, the metrics are complete"),
-    _point("before_predict", 1, "", "firing", "`hookflow predict` is about to predict a set of data"),
-    _point("before_predict_iter", 2, "batch batch_idx", "firing", "a batch to predict has been fetched"),
-    _point("after_predict_iter", 2, "batch batch_idx outputs", "firing", "the predictions for a batch are there"),
-    _point("after_predict", 1, "", "firing", "every batch is predicted, nothing written yet"),
-    _point("on_exception", 1, "exception", "firing", "something raised; the run is about to end"),
-    _point("on_log", 1, "name value", "firing", "a number is logged", "log"),
-    _point("after_run", 0, "", "firing", "the last point of every run, after an error too"),
+def _add_point(name: str, depth: int, offers: str, unit: str, about: str, kind: Kind = "standard") -> None:
+    _standard.append(Point(name, depth, ("run", *offers.split()), unit, about, kind))
+
+
+_add_point("before_run", 0, "", "firing", "the model, the data and the optimizer stand; nothing has run")
+_add_point("after_load_checkpoint", 1, "checkpoint", "firing", "a checkpoint is read, not yet copied in")
+_add_point(
+    "load_state_dict_pre",
+    2,
+    "name module state_dict prefix local_metadata strict missing_keys unexpected_keys error_msgs",
+    "firing",
+    "a module is about to load its state",
+    "state",
 )
+_add_point("load_state_dict_post", 2, "name module incompatible_keys", "firing", "a module has loaded", "state")
+_add_point("before_train", 1, "", "firing", "the training loop is about to start")
+_add_point("before_train_epoch", 2, "", "ep", "an epoch is about to start")
+_add_point("before_fetch", 3, "batch_idx", "it", "a training batch is about to be fetched")
+_add_point("before_train_iter", 3, "batch batch_idx", "it", "a batch has been fetched, nothing computed")
+_add_point("global_forward_pre", 4, "name module args input", "it", "any module is about to compute", "global")
+_add_point("forward_pre", 4, "module name args input kwargs", "it", "a module is about to compute", "module")
+_add_point("global_forward", 4, "name module args input kwargs output", "it", "any module has computed", "global")
+_add_point("forward", 4, "module name args input kwargs output", "it", "a module has computed", "module")
+_add_point("after_forward", 4, "batch batch_idx outputs", "it", "the outputs and the loss are there", "step")
+_add_point("before_backward", 4, "batch batch_idx outputs", "it", "the loss is about to be differentiated", "step")
+_add_point("global_full_backward_pre", 4, "name module grad_output", "it", "gradients reach any module", "global")
+_add_point("full_backward_pre", 4, "module name grad_output", "it", "gradients reach a module", "module")
+_add_point("parameter_grad", 4, "name param grad", "it", "a gradient reaches a parameter", "parameter")
+_add_point("post_accumulate_grad", 4, "name param", "it", "a gradient is added to a parameter's", "parameter")
+_add_point(
+    "global_full_backward", 4, "name module grad_input grad_output", "it", "gradients leave any module", "global"
+)
+_add_point("full_backward", 4, "module name grad_input grad_output", "it", "gradients leave a module", "module")
+_add_point(
+    "ddp_comm", 4, "name state process_group bucket", "it", "DDP is about to average a bucket of gradients", "comm"
+)
+_add_point("after_backward", 4, "batch batch_idx outputs", "it", "the gradients are there", "step")
+_add_point("before_optimizer_step", 4, "batch batch_idx outputs", "it", "the gradients are final", "step")
+_add_point("optimizer_step_pre", 4, "name optimizer args kwargs", "it", "an optimizer's step begins", "optimizer")
+_add_point("optimizer_step_post", 4, "name optimizer args kwargs", "it", "an optimizer's step is done", "optimizer")
+_add_point("after_optimizer_step", 4, "batch batch_idx outputs", "it", "the weights are new", "step")
+_add_point("after_train_iter", 3, "batch batch_idx outputs", "it", "an iteration is done and counted")
+_add_point("after_train_epoch", 2, "", "ep", "an epoch is done and counted")
+_add_point("state_dict_pre", 2, "name module prefix keep_vars", "firing", "`state_dict` of a module is called", "state")
+_add_point(
+    "state_dict_post", 2, "name module state_dict prefix local_metadata", "firing", "the state is complete", "state"
+)
+_add_point("before_val", 2, "", "firing", "validation is about to start")
+_add_point("before_val_epoch", 3, "", "firing", "the pass over the validation data is about to start")
+_add_point("before_val_iter", 4, "batch batch_idx", "firing", "a validation batch has been fetched")
+_add_point("after_val_iter", 4, "batch batch_idx outputs", "firing", "the outputs of a validation batch are there")
+_add_point("after_val_epoch", 3, "metrics", "firing", "the pass is done: hooks put their metrics in")
+_add_point("after_val", 2, "metrics", "firing", "validation is done: metrics over all its sets")
+_add_point("before_save_checkpoint", 2, "checkpoint", "firing", "a checkpoint is complete, not yet written")
+_add_point("after_copy_checkpoint", 2, "", "firing", "the state has been copied; the weights may change again")
+_add_point("after_save_checkpoint", 2, "checkpoint path", "firing", "a checkpoint is safe on disk")
+_add_point("after_train", 1, "", "firing", "the training loop has ended")
+_add_point("before_test", 1, "", "firing", "the test is about to start")
+_add_point("before_test_epoch", 2, "", "firing", "the pass over the test data is about to start")
+_add_point("before_test_iter", 3, "batch batch_idx", "firing", "a test batch has been fetched")
+_add_point("after_test_iter", 3, "batch batch_idx outputs", "firing", "the outputs of a test batch are there")
+_add_point("after_test_epoch", 2, "metrics", "firing", "the pass is done: hooks put their metrics in")
+_add_point("after_test", 1, "metrics", "firing", "the test is done: metrics over all its sets")
+_add_point("before_predict", 1, "", "firing", "`hookflow predict` is about to predict a set of data")
+_add_point("before_predict_iter", 2, "batch batch_idx", "firing", "a batch to predict has been fetched")
+_add_point("after_predict_iter", 2, "batch batch_idx outputs", "firing", "the predictions for a batch are there")
+_add_point("after_predict", 1, "", "firing", "every batch is predicted, nothing written yet")
+_add_point("on_exception", 1, "exception", "firing", "something raised; the run is about to end")
+_add_point("on_log", 1, "name value", "firing", "a number is logged", "log")
+_add_point("after_run", 0, "", "firing", "the last point of every run, after an error too")
+
+STANDARD: tuple[Point, ...] = tuple(_standard)
 """Every point that each run has, in the order of a full one."""
 
 
@@ -190,8 +199,11 @@ class Points:
     def __init__(self, own: Iterable[Point] = ()) -> None:
         ordered = list(STANDARD)
         for point in own:
-            behind = max(k for k, other in enumerate(ordered) if point.follows in (other.name, other.follows))
-            ordered.insert(behind + 1, point)
+            behind = []
+            for k, other in enumerate(ordered):
+                if point.follows in (other.name, other.follows):
+                    behind.append(k)
+            ordered.insert(max(behind) + 1, point)
         self._by_name = {point.name: point for point in ordered}
 
     def __iter__(self) -> Iterator[Point]:
@@ -206,7 +218,9 @@ class Points:
     def in_iteration(self, name: str) -> bool:
         """Say whether a point lies inside a training iteration, so that what fires there takes up some of its time."""
         point = self[name]
-        return self.in_iteration(point.follows) if point.kind == "own" else point.unit == "it"
+        if point.kind == "own":
+            return self.in_iteration(point.follows)
+        return point.unit == "it"
 
     def recurs(self, name: str) -> bool:
         """Return whether a point lies in the training loop, so that what it costs grows with the training.
@@ -216,9 +230,19 @@ class Points:
         point = self[name]
         if point.kind == "own":
             return self.recurs(point.follows)
-        ordered = [each.name for each in self]
-        begin, end = ordered.index("before_train"), ordered.index("after_train")
-        return point.kind == "log" or begin < ordered.index(name) < end
+        if point.kind == "log":
+            return True
+        ordered = list(self._by_name)
+        begin = ordered.index("before_train")
+        end = ordered.index("after_train")
+        return begin < ordered.index(name) < end
+
+    def points_of_around(self, name: str) -> tuple[str, str] | None:
+        """Return the two points at which an `around_X` is called; None for any other name."""
+        operation = name.removeprefix("around_")
+        if name.startswith("around_") and operation in self.pairs:
+            return f"before_{operation}", self.pairs[operation]
+        return None
 
     @cached_property
     def pairs(self) -> dict[str, str]:
@@ -227,10 +251,16 @@ class Points:
         Only a save is closed elsewhere: at `after_save_checkpoint` the training has long gone on. A pipeline's own
         `before_copy_checkpoint` opens nothing, since `after_copy_checkpoint` closes the save.
         """
-        opened = [name.removeprefix("before_") for name in self._by_name if name.startswith("before_")]
-        closings = {pair: f"after_{pair}" for pair in opened if pair != "copy_checkpoint"}
-        closings["save_checkpoint"] = "after_copy_checkpoint"
-        return {pair: closing for pair, closing in closings.items() if closing in self._by_name}
+        closings = {}
+        for name in self._by_name:
+            pair = name.removeprefix("before_")
+            if pair == "save_checkpoint":
+                closing = "after_copy_checkpoint"
+            else:
+                closing = f"after_{pair}"
+            if name.startswith("before_") and pair != "copy_checkpoint" and closing in self._by_name:
+                closings[pair] = closing
+        return closings
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -264,23 +294,42 @@ class Loop:
     """Where in a round of the loop each point fires. A validation that is due after iterations has no one place."""
 
     def __init__(self, points: Points, validates_in_epoch: bool) -> None:
-        row = {point.name: k for k, point in enumerate(points)}
+        self._rows = {point.name: row for row, point in enumerate(points)}
+        self._validates_in_epoch = validates_in_epoch
         self.place: dict[str, int] = {}
         """The place of each point in one round; a negative number if it may fire anywhere."""
         self.within: dict[str, tuple[str, ...]] = {}
         """The loops that repeat each point, from outside in."""
-        for name, k in row.items():
-            point = points[name]
+        for point in points:
+            name = point.name
             if point.kind == "own":
-                anywhere, within = self.place[point.follows] < 0, self.within[point.follows]
+                if self.place[point.follows] >= 0:
+                    self.place[name] = self._rows[name]
+                else:
+                    self.place[name] = -1
+                self.within[name] = self.within[point.follows]
+            elif self._fires_anywhere(point):
+                self.place[name] = -1
+                self.within[name] = ()
             else:
-                irregular = validates_in_epoch and row["before_val"] <= k <= row["after_val"]
-                anywhere = irregular or name in ELSEWHERE or point.kind in ("state", "log")
-                within = tuple(of for of, (a, b) in ROUNDS.items() if row[a] <= k <= row[b] and not anywhere)
-            self.place[name] = -1 if anywhere else k
-            self.within[name] = within
+                self.place[name] = self._rows[name]
+                self.within[name] = self._rounds_around(name)
+
+    def _fires_anywhere(self, point: Point) -> bool:
+        if point.name in ELSEWHERE or point.kind in ("state", "log"):
+            return True
+        return self._validates_in_epoch and self._is_between(point.name, "before_val", "after_val")
+
+    def _rounds_around(self, name: str) -> tuple[str, ...]:
+        return tuple(round_ for round_, (first, last) in ROUNDS.items() if self._is_between(name, first, last))
+
+    def _is_between(self, name: str, first: str, last: str) -> bool:
+        return self._rows[first] <= self._rows[name] <= self._rows[last]
 
     def common(self, *points: str) -> str:
         """Return the innermost round that all points are in; empty where the run passes them once."""
-        shared = [name for name in ROUNDS if all(name in self.within[point] for point in points)]
-        return shared[-1] if shared else ""
+        shared = ""
+        for name in ROUNDS:
+            if all(name in self.within[point] for point in points):
+                shared = name
+        return shared

@@ -1,8 +1,8 @@
 """Triggers as exact numbers: `every`, `from` and `until` over the counters of a run, for the runner and for `forecast`.
 
-A run counts iterations, epochs, firings of a point, and seconds. The count at a visit of a point is what is done then:
-where the point is ahead (`Point.ahead`: at a `before_X`, and inside an iteration) the first visit is at 0; elsewhere
-the count includes what has just been done.
+A run counts iterations, epochs, firings of a point, seconds, samples and tokens. The count at a visit of a point is
+what is done then: where the point is ahead (`Point.ahead`: at a `before_X`, and inside an iteration) the first visit is
+at 0; elsewhere the count includes what has just been done.
 
 - `every` fires where the count has entered another multiple of the amount; where the point is ahead, 0 is one.
 - `from` admits each count that has reached the amount.
@@ -11,21 +11,23 @@ the count includes what has just been done.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from hookflow.graph.plan import Binding, Plan, Trigger
-from hookflow.graph.points import POINTS, Kind, Point
-from hookflow.pipeline.values import Amount, Interval, parse_amount
+from hookflow.graph.plan import Binding, DeclaredBinding, Plan, Trigger
+from hookflow.graph.points import POINTS, Kind, Point, Points
+from hookflow.pipeline.amounts import Amount
+from hookflow.pipeline.values import Interval
 
 if TYPE_CHECKING:
     from hookflow.pipeline.schema import Pipeline
 
-Counter = Literal["it", "ep", "firing", "s"]
-"""The counters of a run: iterations, epochs, firings of a point, seconds. All but the seconds are integers."""
+Counter = Literal["it", "ep", "firing", "s", "samples", "tokens"]
+"""The counters of a run: iterations, epochs, firings of a point, seconds, and of the batches that it has taken the
+samples and the tokens. All but the seconds are integers."""
 
 
 class Totals(NamedTuple):
@@ -63,7 +65,9 @@ class Measure:
 
     def passed(self) -> float:
         """Return the least count that is above the amount; at the very second itself, seconds are over."""
-        return self.reached() if self.counter == "s" else self.numerator // self.denominator + 1
+        if self.counter == "s":
+            return self.reached()
+        return self.numerator // self.denominator + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +86,23 @@ class Schedule:
     @classmethod
     def of(cls, trigger: Trigger, point: Point, totals: Totals) -> "Schedule":
         """Return the schedule of a trigger, in the counters that the totals allow."""
-        every, since, until = (
-            measure(parsed(written), point, totals) if written else None
-            for written in (trigger.every, trigger.since, trigger.until)
-        )
-        return cls(
-            every,
-            Bound(since.counter, since.reached()) if since else None,
-            Bound(until.counter, until.reached() if point.ahead else until.passed()) if until else None,
-            -1 if point.ahead else 0,
-        )
+        every = opens = closes = None
+        if trigger.every:
+            every = measure(trigger.every, point, totals)
+        if trigger.since:
+            since = measure(trigger.since, point, totals)
+            opens = Bound(since.counter, since.reached())
+        if trigger.until:
+            until = measure(trigger.until, point, totals)
+            if point.ahead:
+                end = until.reached()
+            else:
+                end = until.passed()
+            closes = Bound(until.counter, end)
+        entered = 0
+        if point.ahead:
+            entered = -1
+        return cls(every, opens, closes, entered)
 
 
 def measure(amount: Amount, point: Point, totals: Totals) -> Measure:
@@ -101,37 +112,39 @@ def measure(amount: Amount, point: Point, totals: Totals) -> Measure:
     too. So is a share of the run, everywhere. Without `iters_per_epoch` both stay in epochs.
     """
     counter: Counter
-    counter, number = "it", amount.value
+    counter = "it"
+    number = amount.value
     per_epoch = totals.iters_per_epoch
     match amount.unit or point.unit:
         case "%" if totals.iters is not None:
             number *= Fraction(totals.iters, 100)
         case "%":
-            counter, number = "ep", number * Fraction(totals.epochs or 0, 100)
+            counter = "ep"
+            number = number * Fraction(totals.epochs or 0, 100)
         case "ep" if point.unit != "ep" and per_epoch is not None:
             number *= per_epoch
         case "ep":
             counter = "ep"
-        case "s":
-            counter = "s"
+        case "s" | "samples" | "tokens" as unit:
+            counter = unit
         case "firing":
             counter = "firing"
     return Measure(counter, *number.as_integer_ratio())
-
-
-def parsed(written: str) -> Amount:
-    """Return an amount of a plan's trigger."""
-    return parse_amount(int(written) if written.isdigit() else written)
 
 
 def window_is_empty(trigger: Trigger, point: Point) -> bool:
     """Say whether `from` and `until` leave nothing between them at a point, however long the run is."""
     if trigger.since is None or trigger.until is None:
         return False
-    since, until = parsed(trigger.since), parsed(trigger.until)
-    if (since.unit or point.unit) != (until.unit or point.unit):
+    since = trigger.since
+    until = trigger.until
+    since_unit = since.unit or point.unit
+    until_unit = until.unit or point.unit
+    if since_unit != until_unit:
         return False
-    return since.value > until.value or (since.value == until.value and point.ahead)
+    if since.value == until.value:
+        return point.ahead
+    return since.value > until.value
 
 
 EACH_EPOCH = Interval(1, "ep")
@@ -152,12 +165,18 @@ class Length:
     @classmethod
     def of(cls, pipeline: "Pipeline", iters_per_epoch: int | None = None) -> "Length":
         """Return that of a pipeline; how many batches an epoch has, only its data knows, unless `overfit` says it."""
-        run, data = pipeline.run, pipeline.data
-        if iters_per_epoch is None and run.overfit is not None:
+        run = pipeline.run
+        if iters_per_epoch is None and isinstance(run.overfit, int):
             iters_per_epoch = ceil(run.overfit / run.accumulate)
-        validates = data.val is not None
-        at_start = run.val_at_start
-        return cls(run.max_epochs, run.max_iters, run.validates, validates, run.test, iters_per_epoch, at_start)
+        return cls(
+            max_epochs=run.max_epochs,
+            max_iters=run.max_iters,
+            val_every=run.validates,
+            validates=bool(pipeline.validated_sets),
+            tests=run.test,
+            iters_per_epoch=iters_per_epoch,
+            at_start=run.val_at_start,
+        )
 
     @property
     def totals(self) -> Totals:
@@ -165,7 +184,8 @@ class Length:
         iters = self.max_iters
         if self.max_epochs is not None and self.iters_per_epoch is not None:
             of_epochs = self.max_epochs * self.iters_per_epoch
-            iters = of_epochs if iters is None else min(iters, of_epochs)
+            if iters is None or of_epochs < iters:
+                iters = of_epochs
         return Totals(iters, self.max_epochs, self.iters_per_epoch)
 
     @property
@@ -189,7 +209,10 @@ class Forecast:
 
 def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
     """Return a forecast for each binding of the plan, by the binding's id."""
-    entered = {(b.hook, b.method): plan.points[b.point] for b in plan.bindings if b.half == "enter"}
+    entered: dict[tuple[str, str], Point] = {}
+    for binding in plan.bindings:
+        if binding.half == "enter":
+            entered[binding.hook, binding.method] = plan.points[binding.point]
     known: dict[tuple[Trigger, str, Point], Forecast] = {}
     result: dict[int, Forecast] = {}
     for binding in plan.bindings:
@@ -197,8 +220,9 @@ def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
             result[binding.id] = _evaluated(binding, length)
             continue
         here = plan.points[binding.point]
-        # the second half fires where the first one has: the trigger is evaluated there
-        start = entered[binding.hook, binding.method] if binding.half == "exit" else here
+        start = here
+        if binding.half == "exit":  # it fires where the first half has: the trigger is evaluated there
+            start = entered[binding.hook, binding.method]
         key = binding.trigger, binding.point, start
         if key not in known:
             known[key] = _forecast(binding.trigger, here, start, length)
@@ -206,12 +230,31 @@ def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
     return result
 
 
+def surely_fires(binding: DeclaredBinding, points: Points, length: Length) -> bool:
+    """Say whether a binding fires in every run of this length that reaches its end; not where only the run knows."""
+    name = binding.point
+    if binding.half == "exit":  # the trigger is evaluated where the first half fires
+        name = f"before_{name.removeprefix('after_')}"
+    point = points[name]
+    trigger = binding.trigger
+    if point.kind not in ("standard", "step") or trigger.when:
+        return False
+    if trigger.every or trigger.since or trigger.until:
+        return bool(_forecast(trigger, point, point, length).times)
+    if point.name in _TESTS:
+        return length.tests
+    if point.name in _VALIDATIONS:
+        return length.validates and length.val_every.value > 0
+    return point.unit in ("it", "ep") or point.name in _ONCE
+
+
 def _evaluated(binding: Binding, length: Length) -> Forecast:
     """Return the forecast of a binding inside the network that fires in no training: their batches are unknown."""
     comes = {"val": length.validates, "test": length.tests}
-    first = f"in {' and '.join(stage for stage in binding.stages if comes[stage])}"
-    if not any(comes[stage] for stage in binding.stages) or window_is_empty(binding.trigger, POINTS[binding.point]):
+    stages = [stage for stage in binding.stages if comes[stage]]
+    if not stages or window_is_empty(binding.trigger, POINTS[binding.point]):
         return NEVER
+    first = f"in {' and '.join(stages)}"
     return Forecast(first, None, _conditional(f"{first}, at each module", binding.trigger))
 
 
@@ -234,71 +277,183 @@ _PARTS: dict[Kind, str] = {
 
 def _visits(point: Point, length: Length) -> dict[Counter, Sequence[int]]:
     """Return what the counters that are known show at each visit of a point; none where nothing is known."""
-    totals, first = length.totals, int(not point.ahead)
-    absent = ("val" in point.name and not length.validates) or ("test" in point.name and not length.tests)
-    if absent and point.kind != "own":
+    totals = length.totals
+    first = 1
+    if point.ahead:
+        first = 0
+    if _never_comes_to(point, length):
         return {"firing": ()}
     if length.is_open:
         return {}
     if point.unit == "it":
         return {"it": range(first, first + (totals.iters or ENDLESS))}
-    per = totals.iters_per_epoch
     if point.unit == "ep":
-        if per is None or totals.iters is None:
-            return {"ep": range(first, first + (totals.epochs or ENDLESS))}
-        count = ceil(totals.iters / per) if point.ahead else totals.iters // per  # one that is cut is begun, not done
-        return {"ep": range(first, first + count), "it": range(first * per, (first + count) * per, per)}
-    unit: Counter
-    unit, end = ("ep", totals.epochs or 0) if totals.iters is None else ("it", totals.iters)
+        return _visits_of_epochs(point, totals)
     if point.name in _ONCE:
-        return {"firing": (first,), unit: (0 if point.name in ("before_run", "before_train") else end,)}
+        unit, end = _end_of_run(totals)
+        is_begin = point.name in ("before_run", "before_train")
+        return {"firing": (first,), unit: (0 if is_begin else end,)}
+    if point.name in _VALIDATIONS:
+        return _visits_of_validations(first, length)
+    return {}
+
+
+def _never_comes_to(point: Point, length: Length) -> bool:
+    """Say whether a run of this length has no validation, or no test, that the point belongs to."""
+    if point.kind == "own":
+        return False
+    if "val" in point.name and not length.validates:
+        return True
+    return "test" in point.name and not length.tests
+
+
+def _visits_of_epochs(point: Point, totals: Totals) -> dict[Counter, Sequence[int]]:
+    first = 1
+    if point.ahead:
+        first = 0
+    per_epoch = totals.iters_per_epoch
+    if per_epoch is None or totals.iters is None:
+        return {"ep": range(first, first + (totals.epochs or ENDLESS))}
+    count = totals.iters // per_epoch
+    if point.ahead:
+        count = ceil(totals.iters / per_epoch)  # an epoch that is cut is begun, not done
+    return {
+        "ep": range(first, first + count),
+        "it": range(first * per_epoch, (first + count) * per_epoch, per_epoch),
+    }
+
+
+def _end_of_run(totals: Totals) -> tuple[Counter, int]:
+    """Return the counter by which the run ends, and what it shows then."""
+    if totals.iters is None:
+        return "ep", totals.epochs or 0
+    return "it", totals.iters
+
+
+def _visits_of_validations(first: int, length: Length) -> dict[Counter, Sequence[int]]:
+    unit, end = _end_of_run(length.totals)
     every, counted = length.val_every
     if counted == "ep" and unit == "it":
-        every, counted = every * (per or 0), "it"
-    if point.name not in _VALIDATIONS or not every or counted != unit or every.denominator != 1:
+        every *= length.totals.iters_per_epoch or 0
+        counted = "it"
+    if not every or counted != unit or every.denominator != 1:
         return {}
-    counts = [*[0] * length.at_start, *range(int(every), end, int(every)), end]
+    if length.at_start:
+        counts = [0]
+    else:
+        counts = []
+    counts += range(int(every), end, int(every))
+    counts.append(end)
     return {"firing": range(first, first + len(counts)), unit: counts}
 
 
+def _labelled(word: str, amount: Amount | None) -> str:
+    """Return an amount of a trigger behind a word and a space; "" where it has none."""
+    if not amount:
+        return ""
+    return f" {word} {amount}"
+
+
 def _forecast(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
+    """Return the forecast of a trigger at a point; `requested` is the point where the trigger is evaluated."""
     visits = _visits(requested, length)
     if not all(visits.values()) or window_is_empty(trigger, requested):
         return NEVER
-    noun = "validation" if point.name in _VALIDATIONS else {"it": "iteration", "ep": "epoch"}.get(point.unit, "firing")
-    amount = (trigger.every or "1").strip()
-    text = f"every {noun}" if amount == "1" else f"every {amount} {noun}s" if amount.isdigit() else f"every {amount}"
+    noun = _noun_of_visit(point)
+    if trigger.once:
+        return _forecast_once(trigger, point, requested, length)
+    text = _often(trigger, noun)
+    until = _labelled("until", trigger.until)
     schedule = Schedule.of(trigger, requested, length.totals)
-    every, opens, closes = schedule.every, schedule.opens, schedule.closes
-    if not visits or not {side.counter for side in (every, opens, closes) if side} <= visits.keys():
-        text += f" from {trigger.since}" * bool(trigger.since) + f" until {trigger.until}" * bool(trigger.until)
-        return Forecast("unknown", None, _conditional(text, trigger))
-    count = len(next(iter(visits.values())))
-    low = bisect_left(visits[opens.counter], opens.at) if opens else 0
-    high = bisect_left(visits[closes.counter], closes.at) if closes else count
-    if every:
-        low = max(low, bisect_left(visits[every.counter], every.reached(schedule.entered + 1)))
+    every = schedule.every
+    sides = (every, schedule.opens, schedule.closes)
+    counters = {side.counter for side in sides if side is not None}
+    if not visits or not counters <= visits.keys():
+        since = _labelled("from", trigger.since)
+        return Forecast("unknown", None, _conditional(f"{text}{since}{until}", trigger))
+
+    low, high = _window(schedule, visits)
     if low >= high:
         return NEVER
-    first = "once" if point.name in _ONCE else f"at {noun} {low + 1:,}"
-    text += f", first {first}" if every or low else ""
+    if point.name in _ONCE:
+        first = "once"
+    else:
+        first = f"at {noun} {low + 1:,}"
+    if every or low:
+        text += f", first {first}"
+    count = len(next(iter(visits.values())))
     if count == ENDLESS:
-        return Forecast(first, None, _conditional(text + f" until {trigger.until}" * bool(trigger.until), trigger))
-    times = _firings(every, visits[every.counter][low:high]) if every else high - low
+        return Forecast(first, None, _conditional(text + until, trigger))
+    times = high - low
+    if every:
+        times = _firings(every, visits[every.counter][low:high])
     text = _conditional(first if times == 1 else text, trigger, times)
-    if part := _PARTS.get(point.kind):
+    part = _PARTS.get(point.kind)
+    if part:
         text += f", at each {part}"
-    return Forecast(first, None if trigger.when or part else times, text)
+    is_known = not trigger.when and part is None
+    return Forecast(first, times if is_known else None, text)
+
+
+def _forecast_once(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
+    """Return the forecast of a binding that fires once: the first firing of the same one without `once`."""
+    repeated = _forecast(replace(trigger, once=False), point, requested, length)
+    if repeated.times == 0:
+        return NEVER
+    is_known = repeated.times is not None
+    text = "once"
+    if repeated.first not in ("once", "unknown"):
+        text = f"once, {repeated.first}"
+    return Forecast(repeated.first, 1 if is_known else None, _conditional(text, trigger))
+
+
+def _noun_of_visit(point: Point) -> str:
+    if point.name in _VALIDATIONS:
+        return "validation"
+    return {"it": "iteration", "ep": "epoch"}.get(point.unit, "firing")
+
+
+def _often(trigger: Trigger, noun: str) -> str:
+    amount = str(trigger.every or "1").strip()
+    if amount == "1":
+        return f"every {noun}"
+    if amount.isdigit():
+        return f"every {amount} {noun}s"
+    return f"every {amount}"
+
+
+def _window(schedule: Schedule, visits: Mapping[Counter, Sequence[int]]) -> tuple[int, int]:
+    """Return the first visit at which a schedule fires, and the first one at which it is over."""
+    low = 0
+    high = len(next(iter(visits.values())))
+    if schedule.opens:
+        low = bisect_left(visits[schedule.opens.counter], schedule.opens.at)
+    if schedule.closes:
+        high = bisect_left(visits[schedule.closes.counter], schedule.closes.at)
+    if schedule.every:
+        reached = schedule.every.reached(schedule.entered + 1)
+        low = max(low, bisect_left(visits[schedule.every.counter], reached))
+    return low, high
 
 
 def _firings(every: Measure, counts: Sequence[int]) -> int:
     """Return how many multiples are entered: the steps between the counts are equal, but that the last may be less."""
-    first, before, last = (every.multiple(counts[visit]) for visit in (0, max(len(counts) - 2, 0), -1))
-    return max(min(len(counts) - (before == last), last - first + 1), 1)
+    first = every.multiple(counts[0])
+    last = every.multiple(counts[-1])
+    before_last = every.multiple(counts[max(len(counts) - 2, 0)])
+    most = len(counts)
+    if before_last == last:
+        most -= 1
+    return max(min(most, last - first + 1), 1)
 
 
 def _conditional(text: str, trigger: Trigger, times: int = 1) -> str:
     """Return the text with the times, and with the condition, where there is one: then the times are the most."""
-    most = "at most " * bool(trigger.when)
-    counted = f"{text}: {most}{times:,} times" if times > 1 else text
-    return f"{counted}, where {trigger.when}" if trigger.when else counted
+    if times > 1:
+        most = ""
+        if trigger.when:
+            most = "at most "
+        text = f"{text}: {most}{times:,} times"
+    if trigger.when:
+        return f"{text}, where {trigger.when}"
+    return text

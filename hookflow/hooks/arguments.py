@@ -4,7 +4,7 @@ import inspect
 import json
 import sys
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import InitVar, is_dataclass, replace
 from functools import cache, partial
@@ -16,10 +16,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.numbers import counted
 from hookflow.pipeline.components import Component
 from hookflow.pipeline.load import Loaded, components
 from hookflow.pipeline.problems import refusals, wrong_value
-from hookflow.pipeline.references import environment_keys
+from hookflow.pipeline.references import as_written, environment_keys
 from hookflow.pipeline.registry import registry_of
 from hookflow.pipeline.use import FOLDER, locate, module_file, refer, stand_in
 
@@ -40,9 +41,15 @@ def first_names(function: Callable[..., Any], count: int, offered: Collection[st
     given in their place.
     """
     result = parameters_of(function)
-    skipped = () if any(p.kind is p.VAR_POSITIONAL for p in result) else offered
+    skipped = offered
+    if any(p.kind is p.VAR_POSITIONAL for p in result):
+        skipped = ()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in result if p.kind in positional and p.name not in skipped][:count]
+    names = []
+    for p in result:
+        if p.kind in positional and p.name not in skipped:
+            names.append(p.name)
+    return names[:count]
 
 
 def parameters_of(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
@@ -63,6 +70,25 @@ def _read_signature(function: Callable[..., Any]) -> tuple[inspect.Parameter, ..
         return tuple(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return None
+
+
+def named_arguments(function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """Return the arguments of a file by name, those of a list by what they fill."""
+    if isinstance(args, Mapping):
+        return dict(args)
+    names = first_names(function, len(args))
+    return dict(zip(names, args, strict=False))
+
+
+def whole_arguments(function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """Return all arguments by name: those of a file, and the defaults of the others; None for what must be given."""
+    result: dict[str, Any] = {}
+    for parameter in parameters_of(function):
+        if parameter.default is parameter.empty:
+            result[parameter.name] = None
+        else:
+            result[parameter.name] = parameter.default
+    return result | named_arguments(function, args)
 
 
 def cannot_take(function: Callable[..., Any], *offered: object) -> str:
@@ -94,32 +120,55 @@ def wrong_arguments(
     signature = _signature(make)
     if signature is None:
         return
-    kinds = {p.kind for p in signature}
-    named = {p.name: p for p in signature if p.kind not in VARIADIC}
-    free = [n for n in named if n not in offered]
-    takes = f"it takes {', '.join(free)}" if free else "it takes none"
+    if public is None:
+        public = args
+    kinds = {parameter.kind for parameter in signature}
+    named = {parameter.name: parameter for parameter in signature if parameter.kind not in VARIADIC}
+    free = [name for name in named if name not in offered]
+    takes = "it takes none"
+    if free:
+        takes = f"it takes {', '.join(free)}"
     if isinstance(args, Mapping):
-        provided, places = dict(args), {name: name for name in args}
+        provided = dict(args)
+        places = {name: name for name in args}
     else:
         firsts = first_names(make, len(args), offered)
-        provided, places = dict(zip(firsts, args, strict=False)), {name: str(k) for k, name in enumerate(firsts)}
+        provided = dict(zip(firsts, args, strict=False))
+        places = {name: str(k) for k, name in enumerate(firsts)}
         if len(args) > len(firsts) and inspect.Parameter.VAR_POSITIONAL not in kinds:
-            count = "1 argument" if len(firsts) == 1 else f"{len(firsts)} arguments"
+            count = counted(len(firsts), "argument")
             yield Problem(f"{called} takes {count}, and is given {len(args)}", place(""), takes)
     for name, value in provided.items():
+        where = place(places[name])
         if name in named and name in offered:
             message = f'{called}: "{name}" is what the point offers, so it cannot be given here'
-            yield Problem(message, place(places[name]), "give the argument another name")
+            yield Problem(message, where, "give the argument another name")
         elif name in named or inspect.Parameter.VAR_KEYWORD in kinds:  # which may hand it on to a base
-            written: Any = args if public is None else public
-            at = places[name] if isinstance(written, Mapping) else int(places[name])
-            yield from _wrong_value(make, called, name, value, place(places[name]), written[at])
+            yield from _wrong_value(make, called, name, value, where, _value_at(public, places[name]))
         else:
             hint = nearest(name, free) or takes
-            yield Problem(f'{called} takes no argument "{name}"', place(places[name]), hint)
-    missing = [n for n, p in named.items() if p.default is p.empty and n not in provided and n not in filled]
+            yield Problem(f'{called} takes no argument "{name}"', where, hint)
+    yield from _missing_arguments(named.values(), {*provided, *filled}, called, place(""))
+
+
+def _value_at(args: Mapping[str, Any] | Sequence[Any], place: str) -> Any:
+    """Return an argument by its name, or by its place in a list."""
+    if isinstance(args, Mapping):
+        return args[place]
+    return args[int(place)]
+
+
+def _missing_arguments(
+    parameters: Iterable[inspect.Parameter], given: Collection[str], called: str, where: Where
+) -> Iterator[Problem]:
+    """Yield the problem of the parameters without a default that are not given, if there are any."""
+    missing = []
+    for parameter in parameters:
+        if parameter.default is parameter.empty and parameter.name not in given:
+            missing.append(f'"{parameter.name}"')
     if missing:
-        yield Problem(f"{called} needs the argument " + ", ".join(f'"{name}"' for name in missing), place(""))
+        message = f"{called} needs the argument {', '.join(missing)}"
+        yield Problem(message, where)
 
 
 def wrong_component(
@@ -173,13 +222,21 @@ def find_class(
     kind = refer(component.use, FOLDER.get(), None, short)
     is_function = functions and callable(kind) and not isinstance(kind, type)
     if not is_function and not (isinstance(kind, type) and issubclass(kind, base)):
-        raise UserError(Problem(f'"{component.use}" must be a subclass of {base.__qualname__}'))
-    wrong = wrong_arguments(
-        kind, component.args, called or component.use.rpartition(":")[2], lambda _: Where(""), filled
-    )
-    if problems := [replace(problem, where=None) for problem in wrong]:
-        raise UserError(problems)
+        message = f'"{component.use}" must be a subclass of {base.__qualname__}'
+        raise UserError(Problem(message))
+    name = called or component.use.rpartition(":")[2]
+    _refuse_arguments(kind, component.args, name, filled)
     return kind
+
+
+def _refuse_arguments(
+    make: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any], called: str, filled: Collection[str]
+) -> None:
+    """Raise UserError, without a place, for all that is wrong with arguments."""
+    wrong = wrong_arguments(make, args, called, lambda _: Where(""), filled)
+    problems = [replace(problem, where=None) for problem in wrong]
+    if problems:
+        raise UserError(problems)
 
 
 def with_functions(value: Any) -> Any:
@@ -193,13 +250,18 @@ def with_functions(value: Any) -> Any:
         return value
     if not isinstance(value.get("use"), str) or not value.keys() <= {"use", "args"}:
         return {name: with_functions(item) for name, item in value.items()}
-    make, args = refer(value["use"], FOLDER.get(), None), value.get("args", {})
+    use = value["use"]
+    args = value.get("args", {})
+    make = refer(use, FOLDER.get(), None)
     if not callable(make):
-        raise UserError(Problem(f'"{value["use"]}" must be a function or a class'))
-    wrong = wrong_arguments(make, args, value["use"], lambda _: Where(""), [p.name for p in parameters_of(make)])
-    if problems := [replace(problem, where=None) for problem in wrong]:
-        raise UserError(problems)
-    return make(**args) if isinstance(make, type) else partial(make, **args) if args else make
+        raise UserError(Problem(f'"{use}" must be a function or a class'))
+    all_names = [parameter.name for parameter in parameters_of(make)]
+    _refuse_arguments(make, args, use, all_names)
+    if isinstance(make, type):
+        return make(**args)
+    if args:
+        return partial(make, **args)
+    return make
 
 
 def _wrong_value(
@@ -208,18 +270,23 @@ def _wrong_value(
     try:
         _as_annotated(make, name, value)
     except ValidationError as error:
-        reference = next((text for _, text in environment_keys(written)), "")
+        argument = f'{called}: "{name}"'
         _, details = next(refusals(error))
-        key = str(details["loc"][-1]) if details["loc"] else ""
-        known = _keys_of_tables(argument_type(make, name))
-        match details["type"]:
-            case "extra_forbidden":
-                message, hint = f'{called}: "{name}" has a table with the unknown key "{key}"', nearest(key, known)
-                hint = hint or (f"an argument belongs in args: {{ {key} = … }}" if "args" in known else "")
-            case "missing":
-                message, hint = f'{called}: "{name}" has a table without the key "{key}"', ""
-            case _:
-                message, hint = wrong_value(details, f'{called}: "{name}"', reference)
+        key = ""
+        if details["loc"]:
+            key = str(details["loc"][-1])
+        if details["type"] == "extra_forbidden":
+            message = f'{argument} has a table with the unknown key "{key}"'
+            known = _keys_of_tables(argument_type(make, name))
+            hint = nearest(key, known)
+            if not hint and "args" in known:
+                hint = f"an argument belongs in args: {{ {key} = … }}"
+        elif details["type"] == "missing":
+            message = f'{argument} has a table without the key "{key}"'
+            hint = ""
+        else:
+            reference = next((text for _, text in environment_keys(written)), "")
+            message, hint = wrong_value(details, argument, reference)
         yield Problem(message, where, hint)
 
 
@@ -247,12 +314,26 @@ def as_annotated(
     firsts = first_names(make, len(args), offered)
     values = [_as_annotated(make, name, value) for name, value in zip(firsts, args, strict=False)]
     in_place = firsts == first_names(make, len(args))
-    return [*values, *args[len(firsts) :]] if in_place else dict(zip(firsts, values, strict=True))
+    if in_place:
+        return [*values, *args[len(firsts) :]]
+    return dict(zip(firsts, values, strict=True))
 
 
 def _as_annotated(make: Callable[..., Any], name: str, value: Any) -> Any:
-    """Hold a value of the file against the annotation of its argument, as strictly as JSON would be: "3" is no 3."""
-    return argument_type(make, name).validate_json(json.dumps(value), strict=True)
+    """Hold a value of the file against the annotation of its argument, as strictly as JSON would be: "3" is no 3.
+
+    The text of a variable that holds a number is that number, or the text where the annotation takes no number.
+    """
+    kind = argument_type(make, name)
+    try:
+        return kind.validate_json(json.dumps(value), strict=True)
+    except ValidationError:
+        text = as_written(value)
+        if text == value:
+            raise
+        with suppress(ValidationError):
+            return kind.validate_json(json.dumps(text), strict=True)
+        raise
 
 
 def argument_type(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:

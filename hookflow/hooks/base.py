@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hookflow.graph.plan import Phase, Ranks
+from hookflow.hooks.capabilities import NO_CAPABILITIES, HookCapabilities
 
 Slots = Collection[str] | Mapping[str, Collection[str]]
 """The slots that every method of a hook touches, or those that each method does, by the method's name."""
@@ -32,13 +33,8 @@ class Hook:
     `settable` names arguments that a user may set during the run (`hookflow ctl RUN set grad_clip.max_norm=0.5`): the
     hook keeps each as an attribute of the same name, and reads that at every firing.
 
-    `offload_blocker` says why no other thread can call the hook, and `process_blocker` why no other process can; where
-    they are empty, its slots and its source decide.
-
-    `writes_outside` says what the hook writes outside the run directory: a file elsewhere, a message to a server. It
-    holds the names of the arguments that say where (`("out_dir",)`); the hook writes nothing there while they are
-    None. It is True if the hook writes outside whatever its arguments are. `hookflow rerun` sets these arguments to
-    None, or leaves the hook out, so that it changes nothing that the run itself has written.
+    `capabilities` say what the hook does beside firing: that it saves checkpoints, writes outside the run directory,
+    accumulates gradients, cannot be offloaded, … (`hookflow.HookCapabilities`).
     """
 
     points: ClassVar[tuple[str, ...] | None] = None
@@ -52,9 +48,7 @@ class Hook:
     parameters: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[Ranks] = "all"
     settable: ClassVar[tuple[str, ...]] = ()
-    offload_blocker: ClassVar[str] = ""
-    process_blocker: ClassVar[str] = ""
-    writes_outside: ClassVar[tuple[str, ...] | bool] = ()
+    capabilities: ClassVar[HookCapabilities] = NO_CAPABILITIES
 
     watches: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """By the name of a method: the method that is called before it at every visit of its point, with the same
@@ -76,6 +70,15 @@ class Hook:
         return args
 
     @classmethod
+    def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
+        """Return the capabilities of a hook with these arguments; `capabilities` by default.
+
+        `args` are all of them, each valid, as the file gives them or by default. When the run has made the hook, they
+        are those that the object has as attributes of the same names, where it has any.
+        """
+        return cls.capabilities
+
+    @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         """Raise UserError or ValueError where arguments, each of them valid, do not go together.
 
@@ -92,6 +95,13 @@ class Hook:
         place: so what a validation changes should be returned as a copy.
         """
         return {}
+
+    def forked_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return what a fork of a run loads in the place of its parent's `state`: without what is the parent's alone.
+
+        An entry that stays is the same object.
+        """
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""

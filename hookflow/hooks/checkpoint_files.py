@@ -22,7 +22,9 @@ METADATA = ".metadata"
 
 def state_key(section: str, name: str) -> str:
     """Return the key of a model's or an optimizer's state: that of the section, or "model_NAME" of several."""
-    return section if name == section else f"{section}_{name}"
+    if name == section:
+        return section
+    return f"{section}_{name}"
 
 
 def lacks_optimizers(state: Mapping[str, Any]) -> bool:
@@ -69,7 +71,10 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
     there = {path.stem for path in checkpoint.glob("model*.pt")}
     if name in there:
         return dict(read_tensors(checkpoint / f"{name}.pt"))
-    entries = read_tensors(checkpoint / "training.pt") if (checkpoint / METADATA).exists() else {}
+    if (checkpoint / METADATA).exists():
+        entries = read_tensors(checkpoint / "training.pt")
+    else:
+        entries = {}
     if name not in entries or not name.startswith("model"):
         there.update(key for key in entries if key.startswith("model"))
         message = f'the checkpoint {checkpoint.name} has no weights "{name}"'
@@ -82,8 +87,13 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
 
 def not_averages(checkpoint: Path, name: str) -> str:
     """Return words for the weights of a checkpoint's only model, where hooks keep others beside them, as `ema` does."""
-    averages = [f"{average}.pt" for average in averages_in(checkpoint)] if name == "model" else []
-    return f"the weights that a hook validates are in {', '.join(averages)}" if averages else ""
+    if name == "model":
+        averages = [f"{average}.pt" for average in averages_in(checkpoint)]
+    else:
+        averages = []
+    if averages:
+        return f"the weights that a hook validates are in {', '.join(averages)}"
+    return ""
 
 
 def averages_in(checkpoint: Path) -> list[str]:
@@ -91,7 +101,9 @@ def averages_in(checkpoint: Path) -> list[str]:
     names = {path.stem for path in checkpoint.glob("model*.pt")}
     if (checkpoint / METADATA).exists():
         names.update(read_tensors(checkpoint / "training.pt", mmap=True))
-    return sorted(name for name in names if name.startswith("model_")) if "model" in names else []
+    if "model" in names:
+        return sorted(name for name in names if name.startswith("model_"))
+    return []
 
 
 def mark_of(tensor: "Tensor") -> str:
@@ -108,7 +120,11 @@ def with_frozen(weights: Mapping[str, Any], frozen: Mapping[str, str], model: "n
     Raises UserError where the model has others than those that the checkpoint was trained with.
     """
     own = model.state_dict()
-    if others := [name for name, mark in frozen.items() if name not in own or mark_of(own[name]) != mark]:
+    others = []
+    for name, mark in frozen.items():
+        if name not in own or mark_of(own[name]) != mark:
+            others.append(name)
+    if others:
         message = f"the checkpoint leaves out frozen parameters, and this model has others ({first_few(others)})"
         raise UserError(Problem(message, hint="build the model with the weights that it was trained with"))
     return {**{name: own[name] for name in frozen}, **weights}
@@ -141,7 +157,8 @@ def read_shards(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
         check_plan(plan, tensors)
         reader.read_data(plan, planner).wait()
     except Exception as error:
-        raise UserError(Problem(f"the shards in {short(folder)} cannot be read: {error}")) from error
+        message = f"the shards in {short(folder)} cannot be read: {error}"
+        raise UserError(Problem(message)) from error
 
 
 def check_metadata(metadata: "Metadata", tensors: "Mapping[str, Tensor]") -> None:

@@ -2,42 +2,52 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, by_place, nearest
-from hookflow.graph.offload import APART, OFFERED, Limit, Wish, with_offloading, with_throttling
-from hookflow.graph.order import Places, compile_plan
-from hookflow.graph.plan import Binding, EdgeSpec, Node, Nodes, Plan
+from hookflow.graph.completion import NodeAdditions
+from hookflow.graph.groups import GroupExpander, plan_groups
+from hookflow.graph.lifetimes import find_doubtful_lifetimes
+from hookflow.graph.offload import (
+    MAIN_THREAD_POINTS,
+    OFFERED,
+    OWNED,
+    OffloadRequest,
+    ThrottleRequest,
+    check_throttling,
+)
+from hookflow.graph.order import PlanRequests, compile_plan
+from hookflow.graph.plan import DeclaredBinding, EdgeSpec, Node, Nodes, Plan, WantedPlaces
 from hookflow.graph.points import POINTS, Point, Points
-from hookflow.graph.slots import doubts, root
+from hookflow.graph.schedule import Length, surely_fires
+from hookflow.graph.slots import root
+from hookflow.hooks.adapter import find_adapter_edges, find_adapter_problems
 from hookflow.hooks.base import Hook
+from hookflow.hooks.foreign_names import translate_point
 from hookflow.hooks.inspect import Inspection
-from hookflow.hooks.lightning import rates_set_twice
-from hookflow.hooks.mmengine import with_priorities
+from hookflow.hooks.own_loop import find_unattachable
 from hookflow.hooks.registry import find_hook, find_without_import
 from hookflow.hooks.run import Run
+from hookflow.hooks.spec import FindHook
 from hookflow.hooks.table import HookTable
 from hookflow.hooks.uses import (
     Source,
     calls_for_all_ranks,
     collectives,
+    find_scalars,
     in_words,
     refused_calls,
     source_of,
     undeclared_slots,
     uses,
-    with_scalars,
 )
 from hookflow.pipeline.load import Loaded, uncollected
 from hookflow.pipeline.schema import HookNode, RunSection
-from hookflow.pipeline.values import seconds
 from hookflow.user_code import explained, is_ctrl_c, is_ours
-
-Find = Callable[[str, Path, Where | None], Callable[..., Any]]
 
 
 @contextmanager
@@ -60,7 +70,7 @@ def compile_pipeline(
     loaded: Loaded,
     base: Path | None = None,
     shuffle: int | None = None,
-    wanted: Places | None = None,
+    wanted: WantedPlaces | None = None,
     *,
     imports: bool = True,
 ) -> Plan:
@@ -71,86 +81,174 @@ def compile_pipeline(
     Unless it `imports`, only the pipeline file's own words are known of the user's hooks.
     Raises UserError with everything that is wrong with the hooks: names, arguments, points, edges, cycles.
     """
-    nodes: dict[str, Node] = {}
-    tables: dict[str, HookTable] = {}
-    sources: dict[str, dict[str, Source | None]] = {}
     points, problems = own_points(loaded)
     declared = loaded.pipeline.hooks
-    hooks = _Hooks(find_hook if imports else find_without_import, base or loaded.source.parent, points)
-    disabled = [name for name, declaration in declared.items() if not declaration.enabled]
-    disabled += _replaced_defaults(declared, hooks)
-    warnings: list[Problem] = []
+    if imports:
+        find = find_hook
+    else:
+        find = find_without_import
+    hooks = _HookFinder(find, base or loaded.source.parent, points)
+    disabled = []
     for name, declaration in declared.items():
-        if name not in disabled:
-            try:
-                with looking_at(declaration.use, loaded.places.of(f"hooks.{name}.use"), f'hook "{name}": '):
-                    table = HookTable(name, declaration, loaded, hooks.inspect, points)
-                    node = table.node()
-                    problems += table.problems
-                    methods = dict.fromkeys(bound.method for bound in node.bound)
-                    sources[name] = {method: source_of(table.hook, method) for method in methods}
-                    warnings += refused_calls(sources[name], node)
-                    warnings += calls_for_all_ranks(sources[name], node)
-                    nodes[name], tables[name] = node, table
-            except UserError as error:
-                problems += error.problems
-    problems += wrong_comm_hooks(nodes)
-    problems += wrong_backward_twice(tables, loaded.pipeline.run)
-    problems += rates_set_twice(nodes, {name: table.hook for name, table in tables.items()})
-    nodes, without_number, misspelt = with_scalars(nodes, sources)
-    problems += without_number
+        if not declaration.enabled:
+            disabled.append(name)
+    disabled += _replaced_defaults(declared, hooks)
+    entries = {name: group.hooks for name, group in loaded.pipeline.groups.items()}
+    groups, wrong_groups = plan_groups(entries, list(declared), disabled, loaded.places.of)
+    problems += wrong_groups
+    expander = GroupExpander(groups)
+    enabled = [name for name in declared if name not in disabled]
+    inspected = _inspect_hooks(enabled, loaded, hooks, points, expander)
+    problems += inspected.problems
+    problems += expander.problems
+    problems += inspected.wrong_together(loaded, points)
+    scalars = find_scalars(inspected.nodes, inspected.sources)
+    problems += scalars.problems
+    additions = NodeAdditions(
+        after=find_adapter_edges(inspected.nodes, inspected.classes()),
+        before=find_prepended_edges(inspected.nodes, inspected.prepended()),
+        reads=scalars.reads,
+        writes=scalars.writes,
+    )
+    requests = PlanRequests(inspected.offload_requests(), shuffle, wanted)
+    plan: Plan | None = None
     try:
-        ordered = with_prepended_first(nodes, {name: table.prepended for name, table in tables.items()})
-        ordered = with_priorities(ordered, {name: table.hook for name, table in tables.items()})
-        plan = compile_plan(loaded.pipeline.run.name, ordered, disabled, points, shuffle, wanted)
-        wishes = {name: _wish(table, nodes[name], sources[name]) for name, table in tables.items()}
-        plan, cannot_be = with_offloading(plan, wishes)
-        limits = {name: _limit(table) for name, table in tables.items() if table.table.over_budget == "throttle"}
-        plan, must_fire = with_throttling(plan, limits, nodes)
-        problems += [*cannot_be, *must_fire]
+        run_name = loaded.pipeline.run.name
+        plan = compile_plan(run_name, inspected.nodes, disabled, points, groups, additions, requests)
+        throttling = check_throttling(plan, inspected.throttle_requests(), inspected.nodes)
+        problems += throttling.problems
     except UserError as error:
         problems += error.problems
-    if problems:
+    if problems or plan is None:
         raise UserError(sorted(problems, key=by_place))
-    warnings += undeclared_slots(plan, nodes, sources)
-    warnings += misjudged_averages(plan, tables)
-    doubtful, notes = doubts(plan, nodes, loaded.pipeline.run.validates.by_iterations)
-    unknown = [problem for table in tables.values() for problem in table.unknown()]
-    warnings = [*plan.warnings, *misspelt, *doubtful, *warnings]
-    return replace(plan, warnings=tuple(warnings), notes=(*plan.notes, *notes), unknown=tuple(unknown))
+    warnings = list(inspected.warnings)
+    warnings += undeclared_slots(plan, inspected.nodes, inspected.sources)
+    warnings += misjudged_averages(plan, inspected.tables)
+    doubtful, notes = find_doubtful_lifetimes(plan, inspected.nodes, loaded.pipeline.run.validates.by_iterations)
+    return replace(
+        plan,
+        warnings=(*plan.warnings, *throttling.warnings, *scalars.warnings, *doubtful, *warnings),
+        notes=(*plan.notes, *throttling.notes, *notes),
+        unknown=tuple(inspected.unknown()),
+    )
+
+
+@dataclass
+class InspectedHooks:
+    """The enabled hooks of a pipeline, by their names, and what is wrong with each by itself.
+
+    `sources` are those of each hook's methods. A hook whose inspection has failed is in `problems` alone.
+    """
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    tables: dict[str, HookTable] = field(default_factory=dict)
+    sources: dict[str, dict[str, Source | None]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+    def classes(self) -> dict[str, Callable[..., Any]]:
+        return {name: table.hook for name, table in self.tables.items()}
+
+    def prepended(self) -> dict[str, Mapping[str, Where]]:
+        """Return by hook the points at which it is prepended, each with the place where the file says so."""
+        return {name: table.prepended for name, table in self.tables.items()}
+
+    def offload_requests(self) -> dict[str, OffloadRequest]:
+        requests = {}
+        for name, table in self.tables.items():
+            requests[name] = _offload_request(table, self.nodes[name], self.sources[name])
+        return requests
+
+    def throttle_requests(self) -> dict[str, ThrottleRequest]:
+        requests = {}
+        for name, table in self.tables.items():
+            if table.table.over_budget == "throttle":
+                requests[name] = _throttle_request(table)
+        return requests
+
+    def wrong_together(self, loaded: Loaded, points: Points) -> list[Problem]:
+        """Return what is wrong with hooks beside one another, and with the keys of the run."""
+        problems = [*wrong_comm_hooks(self.nodes)]
+        problems += wrong_retries(self.nodes, points)
+        problems += wrong_backward_twice(self.tables, loaded.pipeline.run)
+        if loaded.is_attached:
+            problems += find_unattachable(self.tables, self.nodes, self.sources)
+        problems += find_adapter_problems(self.nodes, self.classes())
+        return problems
+
+    def unknown(self) -> list[Problem]:
+        """Return what cannot be known of hooks, their files not being imported."""
+        problems: list[Problem] = []
+        for table in self.tables.values():
+            problems += table.unknown()
+        return problems
+
+
+def _inspect_hooks(
+    names: Sequence[str], loaded: Loaded, hooks: "_HookFinder", points: Points, expander: GroupExpander
+) -> InspectedHooks:
+    """Return what each of these hooks is; what looking at one raises becomes a problem."""
+    inspected = InspectedHooks()
+    comes = partial(surely_fires, points=points, length=Length.of(loaded.pipeline))
+    for name in names:
+        declaration = loaded.pipeline.hooks[name]
+        try:
+            with looking_at(declaration.use, loaded.places.of(f"hooks.{name}.use"), f'hook "{name}": '):
+                table = HookTable(name, declaration, loaded, hooks.inspect, points)
+                node = table.node(expander)
+                inspected.problems += table.problems
+                methods = dict.fromkeys(bound.method for bound in node.bound)
+                sources = {method: source_of(table.hook, method) for method in methods}
+                inspected.sources[name] = sources
+                refused = refused_calls(sources, node, comes)
+                inspected.problems += refused.errors
+                inspected.warnings += refused.warnings
+                inspected.warnings += calls_for_all_ranks(sources, node)
+                inspected.nodes[name] = node
+                inspected.tables[name] = table
+        except UserError as error:
+            inspected.problems += error.problems
+    return inspected
 
 
 BELONGS = (frozenset(dir(Run)) | Run.__annotations__.keys()) - OFFERED
 """The attributes of the run that belong to the training thread."""
 
 
-def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> Wish:
+def _offload_request(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> OffloadRequest:
     """Return the keys of a hook's table about its thread, and the first obstacle in its source."""
-    keys, timeout = table.table, seconds(table.table.timeout) if table.table.timeout else 0.0
+    keys = table.table
+    timeout = 0.0
+    if keys.timeout is not None:
+        timeout = float(keys.timeout.value)
     wanted = {at: (offload, key) for at, (offload, key) in table.offloads.items() if offload}
-    spared = {at for at, (_, key) in wanted.items() if key == "offload" and at[0] in APART}
+    spared = {at for at, (_, key) in wanted.items() if key == "offload" and at[0] in MAIN_THREAD_POINTS}
     strength = ("auto", True, "process").index
     offload, key = max(wanted.values(), key=lambda each: strength(each[0]), default=(keys.offload, "offload"))
     at = wanted.keys() - spared
     where = table.places.of(f"hooks.{table.name}.{key}")
     bound = [each for each in node.bound if (each.point, each.half) in at]
-    obstacle = next(_obstacles(table, bound, sources), "") if offload else ""
+    obstacle = ""
+    if offload:
+        obstacle = next(_obstacles(table, bound, sources), "")
     if offload == "process":
-        obstacle = obstacle or getattr(table.hook, "process_blocker", "")
+        obstacle = obstacle or table.capabilities.process_blocker
     if {True, "process"} <= {each for each, _ in wanted.values()}:
         obstacle = "it fires in a thread at one point and in a process at another"
-    return Wish(offload, at, keys.queue, keys.when_full, timeout, where, obstacle)
+    return OffloadRequest(offload, at, keys.queue, keys.when_full, timeout, where, obstacle)
 
 
-def _limit(table: HookTable) -> Limit:
+def _throttle_request(table: HookTable) -> ThrottleRequest:
     where = table.places.of(f"hooks.{table.name}.over_budget")
     stateful = getattr(table.hook, "state_dict", Hook.state_dict) is not Hook.state_dict
-    return Limit(table.table.budget or "", where, stateful, getattr(table.hook, "offload_blocker", ""))
+    return ThrottleRequest(where, stateful, table.capabilities.offload_blocker)
 
 
-def _obstacles(table: HookTable, bound: Sequence[Binding], sources: Mapping[str, Source | None]) -> Iterator[str]:
-    if blocker := getattr(table.hook, "offload_blocker", ""):
-        yield blocker
+def _obstacles(
+    table: HookTable, bound: Sequence[DeclaredBinding], sources: Mapping[str, Source | None]
+) -> Iterator[str]:
+    if table.capabilities.offload_blocker:
+        yield table.capabilities.offload_blocker
     if getattr(table.hook, "watches", None):
         yield "it takes in the numbers of every iteration in the training thread"
     for binding in bound:
@@ -162,10 +260,10 @@ def _obstacles(table: HookTable, bound: Sequence[Binding], sources: Mapping[str,
             yield f"it calls {name} ({in_words(place)}), which belongs to the training thread"
 
 
-class _Hooks:
+class _HookFinder:
     """The hooks of a pipeline by their `use`: however many tables name one, it is found and inspected once."""
 
-    def __init__(self, find: Find, base: Path, points: Points) -> None:
+    def __init__(self, find: FindHook, base: Path, points: Points) -> None:
         self._find = find
         self._base = base
         self._hooks: dict[str, Callable[..., Any]] = {}
@@ -181,7 +279,7 @@ class _Hooks:
         return self._inspected(use)
 
 
-def _replaced_defaults(declared: Mapping[str, HookNode], hooks: _Hooks) -> list[str]:
+def _replaced_defaults(declared: Mapping[str, HookNode], hooks: _HookFinder) -> list[str]:
     """Return the default hooks that give way: another hook's class is theirs, or derived from it."""
     defaults = {name: hooks.find(hook.use, None) for name, hook in declared.items() if hook.default}
     others: list[Callable[..., Any]] = []
@@ -199,29 +297,12 @@ def own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
     own: list[Point] = []
     points = POINTS
     for name, declared in loaded.pipeline.points.items():
-        key = f"points.{name}"
-        wrong: list[tuple[str, str, str]] = []
-        if name in points:
-            wrong.append((key, f'every run has a point "{name}" already', ""))
-        if hasattr(Hook, name):
-            wrong.append((key, f'"{name}" cannot be a point: every hook has an attribute of that name', ""))
-        elif not _can_be_name(name) or name.startswith("around_"):
-            wrong.append((key, f'"{name}" cannot be a point: a hook\'s method must be able to bear the name', ""))
+        wrong = [*_wrong_point_name(name, points, loaded)]
         if declared.follows not in points:
-            below = declared.follows in loaded.pipeline.points
-            hint = "declare it first" if below else nearest(declared.follows, points.names)
-            message = f'there is no point "{declared.follows}"' + " above this one" * below
-            wrong.append((f"{key}.follows", message, hint))
-        for k, argument in enumerate(declared.offers):
-            if argument == "run":
-                wrong.append((f"{key}.offers.{k}", "every point offers the run already", ""))
-            elif argument in declared.offers[:k]:
-                wrong.append((f"{key}.offers.{k}", f'"{argument}" is offered twice', ""))
-            elif not _can_be_name(argument) or argument == "self":
-                message = f'"{argument}" cannot be an argument: a hook\'s method must be able to take it by that name'
-                wrong.append((f"{key}.offers.{k}", message, ""))
+            wrong.append(_unknown_followed_point(name, declared.follows, points, loaded))
+        wrong += _wrong_offers(name, declared.offers, loaded)
         if wrong:
-            problems += (Problem(message, loaded.places.of(at), hint) for at, message, hint in wrong)
+            problems += wrong
             continue
         followed = points[declared.follows]
         inside = followed.name.startswith("before_") and followed.name.removeprefix("before_") in points.pairs
@@ -229,6 +310,41 @@ def own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
         own.append(Point(name, followed.depth + inside, offers, "firing", declared.about, "own", followed.name))
         points = Points(own)
     return points, problems
+
+
+def _wrong_point_name(name: str, points: Points, loaded: Loaded) -> Iterator[Problem]:
+    """Yield why a point of the pipeline cannot be called so; `points` are those before it."""
+    where = loaded.places.of(f"points.{name}")
+    if name in points:
+        message = f'every run has a point "{name}" already'
+        yield Problem(message, where)
+    if hasattr(Hook, name):
+        yield Problem(f'"{name}" cannot be a point: every hook has an attribute of that name', where)
+    elif not _can_be_name(name) or name.startswith("around_"):
+        yield Problem(f'"{name}" cannot be a point: a hook\'s method must be able to bear the name', where)
+
+
+def _unknown_followed_point(name: str, followed: str, points: Points, loaded: Loaded) -> Problem:
+    """Return the problem of a point that follows none of `points`, which are those before it."""
+    where = loaded.places.of(f"points.{name}.follows")
+    message = f'there is no point "{followed}"'
+    if followed in loaded.pipeline.points:
+        return Problem(f"{message} above this one", where, "declare it first")
+    hint = translate_point(followed) or nearest(followed, points.names)
+    return Problem(message, where, hint)
+
+
+def _wrong_offers(name: str, offers: Sequence[str], loaded: Loaded) -> Iterator[Problem]:
+    """Yield what is wrong with the arguments that a point of the pipeline offers."""
+    for k, argument in enumerate(offers):
+        where = loaded.places.of(f"points.{name}.offers.{k}")
+        if argument == "run":
+            yield Problem("every point offers the run already", where)
+        elif argument in offers[:k]:
+            yield Problem(f'"{argument}" is offered twice', where)
+        elif not _can_be_name(argument) or argument == "self":
+            message = f'"{argument}" cannot be an argument: a hook\'s method must be able to take it by that name'
+            yield Problem(message, where)
 
 
 def _can_be_name(text: str) -> bool:
@@ -252,15 +368,43 @@ def wrong_comm_hooks(nodes: Nodes) -> Iterator[Problem]:
             yield Problem(f"{message}: after an error the other ranks would hang", node.where, 'on_error = "raise"')
 
 
+def wrong_retries(nodes: Nodes, points: Points) -> Iterator[Problem]:
+    """Yield each hook that cannot be called again after it has raised: a second call has to begin as the first did."""
+    for node in nodes.values():
+        if not node.hook.retry:
+            continue
+        for binding in node.bound:
+            obstacle = _obstacle_to_retry(binding, points[binding.point])
+            if obstacle:
+                message = f'"{node.hook.name}" at {binding.point} cannot have retry: {obstacle}'
+                yield Problem(message, node.where, 'leave retry out; on_error = "ignore" goes on without the firing')
+                break
+
+
+def _obstacle_to_retry(binding: DeclaredBinding, point: Point) -> str:
+    """Return why a binding cannot be called again; empty where it can."""
+    if binding.half != "whole":
+        return "it is half of an around"
+    if point.kind not in ("standard", "step", "own"):
+        return "PyTorch calls it in the middle of its own work"
+    changed = [slot for slot in binding.writes if root(slot) in OWNED]
+    if changed:
+        return f"it writes {changed[0]}, which its first call may have changed"
+    return ""
+
+
 def wrong_backward_twice(tables: Mapping[str, HookTable], run: RunSection) -> Iterator[Problem]:
     """Yield each hook that computes the gradients of a batch twice where the keys of [run] leave no second time."""
     obstacles = {
         "run.accumulate adds up those of several batches": run.accumulate > 1,
         'run.precision = "fp16" scales the loss': run.precision == "fp16",
     }
-    for table in (table for table in tables.values() if getattr(table.hook, "backward_twice", False)):
+    for table in tables.values():
+        if not table.capabilities.runs_backward_twice:
+            continue
         for obstacle in (each for each, is_so in obstacles.items() if is_so):
-            yield Problem(f"{table.called} computes the gradients of a batch twice, and {obstacle}", table.where)
+            message = f"{table.called} computes the gradients of a batch twice, and {obstacle}"
+            yield Problem(message, table.where)
 
 
 def misjudged_averages(plan: Plan, tables: Mapping[str, HookTable]) -> Iterator[Problem]:
@@ -269,7 +413,10 @@ def misjudged_averages(plan: Plan, tables: Mapping[str, HookTable]) -> Iterator[
     Of several averages of one model, that of the hook that comes last at `before_val` is in place of the weights.
     """
     bound = dict.fromkeys(each.hook for each in plan.at("before_val"))
-    averaging = [tables[name] for name in bound if getattr(tables[name].hook, "validates_average", False)]
+    averaging = []
+    for name in bound:
+        if tables[name].capabilities.validates_average:
+            averaging.append(tables[name])
     for k, table in enumerate(averaging):
         args = _named_args(table)
         if args.get("monitor") is None:
@@ -286,25 +433,29 @@ def misjudged_averages(plan: Plan, tables: Mapping[str, HookTable]) -> Iterator[
 
 def _named_args(table: HookTable) -> Mapping[str, Any]:
     args = table.table.args
-    return args if isinstance(args, Mapping) else {}
+    if isinstance(args, Mapping):
+        return args
+    return {}
 
 
-def with_prepended_first(nodes: Mapping[str, Node], prepended: Mapping[str, Mapping[str, Where]]) -> dict[str, Node]:
-    """Return the nodes with an edge from each hook that is prepended at a point to each that is not.
+def find_prepended_edges(nodes: Nodes, prepended: Mapping[str, Mapping[str, Where]]) -> dict[str, list[EdgeSpec]]:
+    """Return an edge from each hook that is prepended at a point to each that is not, by the hook that is prepended.
 
     `prepended` says of each hook at which points it is, and where the file says so: the hooks that the model has
     registered itself fire between the two.
     """
-    at: dict[str, list[str]] = {}
+    appended: dict[str, list[str]] = {}
     for name, node in nodes.items():
         for bound in node.bound:
             if bound.modules and not bound.prepend:
-                at.setdefault(bound.point, []).append(name)
-
-    def edges(node: Node) -> Iterator[EdgeSpec]:
+                appended.setdefault(bound.point, []).append(name)
+    edges: dict[str, list[EdgeSpec]] = {}
+    for name, node in nodes.items():
         for bound in node.bound:
-            for other in at.get(bound.point, ()) if bound.prepend else ():
-                where = prepended[node.hook.name][bound.point]
-                yield EdgeSpec(other, False, "file", where, (bound.point, bound.half))
-
-    return {name: replace(node, before=(*node.before, *edges(node))) for name, node in nodes.items()}
+            if not bound.prepend:
+                continue
+            where = prepended[name][bound.point]
+            at = (bound.point, bound.half)
+            for other in appended.get(bound.point, ()):
+                edges.setdefault(name, []).append(EdgeSpec(other, False, "file", where, at))
+    return edges

@@ -20,7 +20,15 @@ from hookflow.graph.points import POINT_LIKE, Points
 from hookflow.graph.slots import Verb
 from hookflow.hooks.arguments import VARIADIC, argument_type, first_names, parameters_of
 from hookflow.hooks.base import Hook
-from hookflow.hooks.foreign import ORDERS, foreign, foreign_arguments, in_our_words, in_pytorch_s_order, ours_for
+from hookflow.hooks.capabilities import find_wrong_capabilities, holds_names, read_capabilities
+from hookflow.hooks.foreign_names import (
+    find_foreign_arguments,
+    find_foreign_class,
+    format_translation,
+    translate_argument,
+    translate_point,
+)
+from hookflow.hooks.pytorch_arguments import PYTORCH_ARGUMENTS, match_pytorch_order
 from hookflow.hooks.registry import NotImported
 from hookflow.pipeline.problems import type_words
 from hookflow.pipeline.source_map import as_toml
@@ -49,15 +57,19 @@ class Method:
 def about(hook: Callable[..., Any]) -> str:
     """Return the first line of the hook's docstring; what it inherits from `Hook` says nothing of it."""
     message = inspect.getdoc(hook.func if isinstance(hook, partial) else hook) or ""
-    return "" if message == inspect.getdoc(Hook) else message.partition("\n")[0]
+    if message == inspect.getdoc(Hook):
+        return ""
+    return message.partition("\n")[0]
 
 
 def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
     """Return the methods of a hook's class that belong to points, and what is wrong with them."""
     helpers = [name for name, _ in inspect.getmembers_static(hook) if _is_helper(hook, name, points)]
-    if issues := foreign(hook, points, helpers):
-        return [], issues
+    foreign = find_foreign_class(hook, points, helpers)
+    if foreign is not None:
+        return [], [foreign]
     result: list[Method] = []
+    issues: list[Issue] = []
     for name, attribute in inspect.getmembers_static(hook):
         if name in helpers or not _meant(name, attribute, points):
             continue
@@ -70,11 +82,12 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
             issues.append((message, f"{near} {way_out}".strip()))
             continue
         offers = points[places[0][0]].offers
-        if wrong := _no_method(name, attribute, points):
+        wrong = _no_method(name, attribute, points)
+        if wrong:
             issues.append((f"{called} {wrong[0]}", wrong[1]))
             continue
         names = _names(attribute, offers)[1:]
-        takes = in_pytorch_s_order(parameters_of(attribute)[1:], names, places[0][0], points) or names
+        takes = match_pytorch_order(parameters_of(attribute)[1:], names, places[0][0], points) or names
         issues += _not_offered(called, takes, places[0][0], offers)
         result += (Method(point, name, half, takes) for point, half in places)
     if not result and not issues and not makes_callables(hook) and hook is not NotImported:
@@ -87,33 +100,35 @@ def slots(
 ) -> tuple[dict[str, tuple[str, ...]], list[Issue]]:
     """Return the slots that each method of `names` reads or writes, as the class says, and what is wrong with that."""
     declared = getattr(hook, kind, ())
-    by_method = declared if isinstance(declared, Mapping) else dict.fromkeys(names, declared)
+    if isinstance(declared, Mapping):
+        by_method = declared
+    else:
+        by_method = dict.fromkeys(names, declared)
     called = f"{getattr(hook, '__name__', repr(hook))}.{kind}"
-    issues = [
-        (f'{called} names the unknown method "{name}"', nearest(str(name), names))
-        for name in by_method
-        if name not in names and hook is not NotImported
-    ]
-    if not all(map(_are_names, by_method.values())):
+    issues = []
+    for name in by_method:
+        if name not in names and hook is not NotImported:
+            issues.append((f'{called} names the unknown method "{name}"', nearest(str(name), names)))
+    if not all(map(holds_names, by_method.values())):
         return {}, [*issues, (f'{called} must hold names of slots, as {kind} = {{"model"}}', "")]
     return {name: tuple(sorted(touched)) for name, touched in by_method.items()}, issues
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, Collection) and not isinstance(value, str) and all(type(item) is str for item in value)
 
 
 def names_of(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
     """Return the names that an attribute holds; none if it holds anything else, which `wrong_attributes` reports."""
     names = getattr(hook, key, ())
-    return tuple(names) if _are_names(names) else ()
+    if holds_names(names):
+        return tuple(names)
+    return ()
 
 
 def points_for(hook: Callable[..., Any], args: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the points of a hook with these arguments; None: wherever it has a method."""
-    if isinstance(hook, type) and issubclass(hook, Hook) and _are_names(chosen := hook.points_for(args)):
+    if isinstance(hook, type) and issubclass(hook, Hook) and holds_names(chosen := hook.points_for(args)):
         return tuple(chosen or ())
-    return None if getattr(hook, "points", None) is None else names_of(hook, "points")
+    if getattr(hook, "points", None) is None:
+        return None
+    return names_of(hook, "points")
 
 
 def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue]:
@@ -125,54 +140,51 @@ def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue
             yield f"{called}.{key} must be one of {', '.join(known)}, not {stated!r}", nearest(str(stated), known)
     for kind in ("after", "before", "requires", "points", "modules", "parameters", "settable"):
         names = getattr(hook, kind, ())
-        if inspect.isroutine(names):  # a method of the name says nothing: `nn.Module.modules`
+        if not _states_names(hook, kind, names, points):
             continue
-        if kind == "parameters" and not any(callable(getattr(hook, p.name, None)) for p in points if p.picks == kind):
-            continue  # what a class of the user's calls its own parameters, say
-        if kind == "points" and (names is None or not isinstance(hook, type)):
-            continue
-        if not _are_names(names):
+        if not holds_names(names):
             yield f'{called}.{kind} must hold names, as {kind} = ("…",)', ""
         elif kind == "points":
-            for name in names:
-                if name not in points.names or not (hasattr(hook, name) or hook is NotImported):
-                    has = [known for known in points.names if hasattr(hook, known)]
-                    yield f'{called}.points names "{name}", for which it has no method', nearest(name, has)
+            yield from _points_without_method(hook, called, names, points)
 
 
-def wrong_writes_outside(hook: Callable[..., Any]) -> Iterator[Issue]:
-    """Yield what is wrong with what a hook says of its writes outside the run directory."""
-    declared = getattr(hook, "writes_outside", ())
-    called = f"{getattr(hook, '__name__', type(hook).__name__)}.writes_outside"
-    if isinstance(declared, bool) or inspect.isroutine(declared) or hook is NotImported:
-        return
-    if not _are_names(declared):
-        yield f'{called} must be True or hold names of arguments, as writes_outside = ("out_dir",)', ""
+def _states_names(hook: Callable[..., Any], kind: str, value: object, points: Points) -> bool:
+    """Return whether the value of an attribute is meant for hookflow."""
+    if inspect.isroutine(value):  # a method of the name says nothing: `nn.Module.modules`
+        return False
+    if kind == "parameters":  # else it is what a class of the user's calls its own parameters, say
+        picking = []
+        for point in points:
+            if point.picks == kind:
+                picking.append(point.name)
+        return any(callable(getattr(hook, name, None)) for name in picking)
+    if kind == "points":
+        return value is not None and isinstance(hook, type)
+    return True
 
 
-def outside_arguments(hook: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Return the arguments that let a hook write outside the run directory; None where it writes there without them.
-
-    An argument counts where its default is None, since the hook then writes nothing outside. A subclass that fixes such
-    an argument in its own constructor, or that gives it another default, writes outside anyway.
-    """
-    declared = getattr(hook, "writes_outside", ())
-    if declared is True:
-        return None
-    names = names_of(hook, "writes_outside")
-    defaults = {parameter.name: parameter.default for parameter in parameters_of(hook)}
+def _points_without_method(
+    hook: Callable[..., Any], called: str, names: Iterable[str], points: Points
+) -> Iterator[Issue]:
+    """Yield an issue for each of the points that a class lists and has no method for."""
     for name in names:
-        if name not in defaults or defaults[name] is not None:
-            return None
-    return names
+        if name in points.names and (hasattr(hook, name) or hook is NotImported):
+            continue
+        methods_it_has = [known for known in points.names if hasattr(hook, known)]
+        hint = translate_point(name) or nearest(name, methods_it_has)
+        yield f'{called}.points names "{name}", for which it has no method', hint
 
 
 def half_a_state(hook: type) -> Iterator[Issue]:
     """Yield the method that a hook with a state lacks, or has from `Hook`, which keeps nothing."""
     for has, lacks in permutations(("state_dict", "load_state_dict")):
-        own, other = (getattr(hook, name, None) not in (None, getattr(Hook, name)) for name in (has, lacks))
-        if own and not other:
+        if _defines(hook, has) and not _defines(hook, lacks):
             yield f"{hook.__name__} defines {has}() and no {lacks}()", "a resume needs both"
+
+
+def _defines(hook: type, name: str) -> bool:
+    """Say whether a class has a method that is not that of `Hook`."""
+    return getattr(hook, name, None) not in (None, getattr(Hook, name))
 
 
 def makes_callables(hook: type) -> bool:
@@ -192,24 +204,37 @@ def call_at(
     A function takes no argument from the point that `args` give it. `offered` are the arguments that all points of the
     hook offer: a list fills the others.
     """
-    function, called = hook, getattr(hook, "__name__", repr(hook))
-    provided: Collection[str] = args if isinstance(args, Mapping) else first_names(function, len(args), offered)
+    function = hook
+    called = getattr(hook, "__name__", repr(hook))
+    if isinstance(args, Mapping):
+        provided: Collection[str] = args
+    else:
+        provided = first_names(function, len(args), offered)
     in_order = isinstance(args, Mapping) or not args  # a list fills by position, too
     if isinstance(hook, type):  # whose arguments are those of its constructor
-        function, provided, in_order = hook.__call__, (), True
-    first, offers = int(isinstance(hook, type)), points[point].offers
+        function = hook.__call__
+        provided = ()
+        in_order = True
+    first = int(isinstance(hook, type))
+    offers = points[point].offers
     names = tuple(name for name in _names(function, offers)[first:] if name not in provided)
-    takes = (in_order and in_pytorch_s_order(parameters_of(function)[first:], names, point, points)) or names
+    takes = (in_order and match_pytorch_order(parameters_of(function)[first:], names, point, points)) or names
     wrong = filter(None, (_never_runs(function, point, points), _takes_anything(function)))
     issues = [(f"{called} {message}", hint) for message, hint in wrong]
-    issues += [*foreign_arguments(function, called, provided), *_not_offered(called, takes, point, offers)]
+    foreign = find_foreign_arguments(function, called, provided)
+    if foreign is not None:
+        issues.append(foreign)
+    issues += _not_offered(called, takes, point, offers)
     return Method(point, "", "whole", takes, names), issues
 
 
 def _takes_anything(function: Callable[..., Any]) -> Issue | None:
     if (getattr(function, "__module__", None) or "").partition(".")[0] in sys.stdlib_module_names:
         return None
-    kinds = {p.kind for p in parameters_of(function) if p.name != "self"}
+    kinds = set()
+    for p in parameters_of(function):
+        if p.name != "self":
+            kinds.add(p.kind)
     if not kinds or kinds - VARIADIC:
         return None
     hint = "a decorator keeps the names of what it wraps by functools.wraps"
@@ -234,7 +259,7 @@ def _is_helper(hook: type, name: str, points: Points) -> bool:
     if name in points.names:
         return False
     for kind in hook.__mro__:
-        if kind is not Hook and _are_names(vars(kind).get("points")):
+        if kind is not Hook and holds_names(vars(kind).get("points")):
             return True
         if name in vars(kind):
             return False
@@ -253,14 +278,20 @@ def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:
         return "must be a plain method, which takes self", ""
     if not inspect.isfunction(attribute):
         return f"must be a plain method, not a {type(attribute).__name__}", "def it, and call what it holds from there"
-    if anything := _takes_anything(attribute):
+    anything = _takes_anything(attribute)
+    if anything:
         return anything
     if name.startswith("around_"):
-        return None if inspect.isgeneratorfunction(attribute) else ("must be a generator that yields once", "")
-    if dead := _never_runs(attribute, name, points):
+        if inspect.isgeneratorfunction(attribute):
+            return None
+        return ("must be a generator that yields once", "")
+    dead = _never_runs(attribute, name, points)
+    if dead:
         return dead
     first = next(iter(inspect.signature(attribute).parameters), "")
-    return None if first and first not in points[name].offers else ("must take self first", "")
+    if first and first not in points[name].offers:
+        return None
+    return ("must take self first", "")
 
 
 def _never_runs(function: Callable[..., Any], point: str, points: Points) -> Issue | None:
@@ -270,34 +301,48 @@ def _never_runs(function: Callable[..., Any], point: str, points: Points) -> Iss
         return "is async: async hooks are not supported", ""
     if inspect.isgeneratorfunction(function):
         around = f"around_{point.partition('_')[2]}"
-        hint = f'a method that yields may stand "{around}"' if around in points.names else ""
+        hint = ""
+        if around in points.names:
+            hint = f'a method that yields may stand "{around}"'
         return "has a yield, so that calling it would do nothing", hint
     return None
 
 
 def _names(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments that a point must fill: those without a default, and those that it offers by that name."""
-    named = [p for p in parameters_of(function) if p.kind not in VARIADIC]
-    return tuple(p.name for p in named if p.default is p.empty or p.name in offers)
+    names = []
+    for parameter in parameters_of(function):
+        if parameter.kind in VARIADIC:
+            continue
+        if parameter.default is parameter.empty or parameter.name in offers:
+            names.append(parameter.name)
+    return tuple(names)
 
 
 def places_of(name: str, points: Points) -> list[tuple[str, Half]]:
     """Return the points where a method of this name is called, an `around` at two; none if there is no such point."""
     if name in points:
         return [(name, "whole")]
-    pair = name.removeprefix("around_")
-    if name.startswith("around_") and pair in points.pairs:
-        return [(f"before_{pair}", "enter"), (points.pairs[pair], "exit")]
-    return []
+    both = points.points_of_around(name)
+    if both is None:
+        return []
+    opening, closing = both
+    return [(opening, "enter"), (closing, "exit")]
 
 
 def _not_offered(called: str, takes: Iterable[str], point: str, offers: Sequence[str]) -> Iterator[Issue]:
-    orders = " or ".join(f"({', '.join(order)})" for order in ORDERS.get(point, ()))
-    offered = f"it offers {', '.join(offers)}" + f"; by position, as PyTorch does: {orders}" * bool(orders)
+    orders = [f"({', '.join(order)})" for order in PYTORCH_ARGUMENTS.get(point, ())]
+    offered = f"it offers {', '.join(offers)}"
+    if orders:
+        offered += f"; by position, as PyTorch does: {' or '.join(orders)}"
     for name in takes:
         if name not in offers:
-            ours = in_our_words({name: ours_for(name)} if ours_for(name) else {})
-            yield f'{called} asks for "{name}", which {point} does not offer', ours or nearest(name, offers) or offered
+            translated = translate_argument(name)
+            if translated:
+                hint = format_translation({name: translated})
+            else:
+                hint = nearest(name, offers)
+            yield f'{called} asks for "{name}", which {point} does not offer', hint or offered
 
 
 class Inspection:
@@ -309,13 +354,15 @@ class Inspection:
     def __init__(self, hook: Callable[..., Any], points: Points) -> None:
         self.hook = hook
         self.about = about(hook)
-        self.methods, issues = methods(hook, points) if isinstance(hook, type) else ([], [])
-        self.issues = [
-            *issues,
-            *wrong_attributes(hook, points),
-            *wrong_writes_outside(hook),
-            *(half_a_state(hook) if isinstance(hook, type) else ()),
-        ]
+        self.capabilities = read_capabilities(hook)
+        self.methods: list[Method] = []
+        self.issues: list[Issue] = []
+        if isinstance(hook, type):
+            self.methods, self.issues = methods(hook, points)
+        self.issues += wrong_attributes(hook, points)
+        self.issues += find_wrong_capabilities(hook)
+        if isinstance(hook, type):
+            self.issues += half_a_state(hook)
         self.method_names = dict.fromkeys([method.name for method in self.methods] or [""])
         self.names = cache(partial(names_of, hook))
         self.slots = cache(partial(slots, hook, names=self.method_names))
@@ -362,21 +409,41 @@ class Description(Inspection):
         wanted = points_for(hook, {})
         bound = [method for method in self.methods if wanted is None or {method.point, method.name} & set(wanted)]
         self.bound = [method.name for method in bound]
-        bases = hook.__mro__ if isinstance(hook, type) else ()
-        of_arguments = any("points_for" in vars(base) for base in bases if base is not Hook)
-        self.elsewhere = "where an argument or `points` says" if of_arguments else "where `points` says"
-        self.fits = "" if is_class else fitting_point(hook, points) or ""
-        at = [points[name] for name in ([self.fits] if self.fits else [method.point for method in bound])]
-        picks = {key: self.names(key) for key in dict.fromkeys(point.picks for point in at) if key}
+        self.elsewhere = "where `points` says"
+        if is_class and _points_depend_on_arguments(hook):
+            self.elsewhere = "where an argument or `points` says"
+        self.fits = ""
+        if not is_class:
+            self.fits = fitting_point(hook, points) or ""
+        bound_points = [method.point for method in bound]
+        if self.fits:
+            bound_points = [self.fits]
+        picking = dict.fromkeys(points[name].picks for name in bound_points)
+        picks = {key: self.names(key) for key in picking if key}
         self._needs = [key for key, globs in picks.items() if not globs]
-        (self.reads, wrong_reads), (self.writes, wrong_writes) = self.slots("reads"), self.slots("writes")
-        stated = {key: str(getattr(hook, key, usual)) for key, usual in (("phase", "normal"), ("ranks", "all"))}
-        stated |= {key: ", ".join(self.names(key)) for key in ("after", "before", "requires", *picks)}
-        self.place = {key: value for key, value in stated.items() if value not in ("normal", "all", "")}
-        offered = set() if is_class else {name for point in points for name in point.offers}
+        self.reads, wrong_reads = self.slots("reads")
+        self.writes, wrong_writes = self.slots("writes")
+        self.place = self._stated_place(picks)
+        offered: set[str] = set()
+        if not is_class:
+            for point in points:
+                offered.update(point.offers)
         self.arguments = list(_arguments(hook, offered))
-        function = [] if is_class else foreign_arguments(hook, getattr(hook, "__name__", repr(hook)), required=True)
-        self.issues = [*function, *self.issues, *wrong_reads, *wrong_writes]
+        self.issues += [*wrong_reads, *wrong_writes]
+        if not is_class:
+            foreign = find_foreign_arguments(hook, getattr(hook, "__name__", repr(hook)), required=True)
+            if foreign is not None:
+                self.issues.insert(0, foreign)
+
+    def _stated_place(self, picks: Iterable[str]) -> dict[str, str]:
+        """Return what the hook states of its place among others, by key, as far as it is not what every hook has."""
+        stated = {
+            "phase": str(getattr(self.hook, "phase", "normal")),
+            "ranks": str(getattr(self.hook, "ranks", "all")),
+        }
+        for key in ("after", "before", "requires", *picks):
+            stated[key] = ", ".join(self.names(key))
+        return {key: value for key, value in stated.items() if value not in ("normal", "all", "")}
 
     def as_toml(self, name: str, use: str) -> str:
         """Return a table for a pipeline file: with all that must be given, and what has an example."""
@@ -384,18 +451,33 @@ class Description(Inspection):
         if self.fits:
             lines.append(f"points = [{as_toml(self.fits)}]")
         lines += (f'{key} = ["*"]' for key in self._needs)
-        provided = [f"{argument.name} = {argument.example}" for argument in self.arguments if argument.shown]
+        provided = []
+        for argument in self.arguments:
+            if argument.shown:
+                provided.append(f"{argument.name} = {argument.example}")
         return "\n".join(lines + ([f"args = {{ {', '.join(provided)} }}"] if provided else []))
+
+
+def _points_depend_on_arguments(hook: Any) -> bool:
+    """Return whether a class, or a base of it, chooses its points by its arguments."""
+    return any("points_for" in vars(base) for base in hook.__mro__ if base is not Hook)
 
 
 def fitting_point(function: Callable[..., Any], points: Points) -> str | None:
     """Return a point that offers all that a plain function must be given; None when there is none."""
-    needed = {p.name for p in parameters_of(function) if p.kind not in VARIADIC and p.default is p.empty}
+    needed = set()
+    for p in parameters_of(function):
+        if p.kind not in VARIADIC and p.default is p.empty:
+            needed.add(p.name)
     if needed and needed <= COMMON:
         return None
     seldom_last = sorted(points, key=lambda point: point.kind in ("global", "state"))
-    usual = ("after_train_epoch", "after_train_iter", *(point.name for point in seldom_last))
-    return next((name for name in usual if needed <= set(points[name].offers)), None)
+    usual = ["after_train_epoch", "after_train_iter"]
+    usual += [point.name for point in seldom_last]
+    for name in usual:
+        if needed <= set(points[name].offers):
+            return name
+    return None
 
 
 def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument]:
@@ -407,7 +489,10 @@ def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument
         with suppress(PydanticInvalidForJsonSchema, NameError):  # a type that no file could write, or not imported
             schema = kind.json_schema()
         has_default = parameter.default is not parameter.empty
-        default = "" if parameter.default is None else as_toml(parameter.default)
+        if parameter.default is None:
+            default = ""
+        else:
+            default = as_toml(parameter.default)
         yield Argument(
             name=parameter.name,
             kind=type_words(schema) or "any value",

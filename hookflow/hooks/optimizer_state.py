@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookflow.hooks.tensors import place_of
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -148,7 +150,9 @@ class _Entries:
         dtype = saved.dtype
         if saved.dtype == self._saved_dtype and saved.dim() > 0:
             dtype = self._parameter.dtype
-        device = "cpu" if path in self._host_tensors else loaded.device
+        device: torch.device | str = loaded.device
+        if path in self._host_tensors:
+            device = "cpu"
         return saved.to(device=device, dtype=dtype)
 
 
@@ -160,21 +164,23 @@ def host_tensors_of(optimizer: Optimizer) -> list[Path]:
     for index, parameter in enumerate(parameters):
         if parameter.device.type != "cpu" and parameter in state:
             tensors = _tensors(state[parameter], (index,))
-            result += [path for path, tensor in tensors if tensor.device.type == "cpu"]
+            for path, tensor in tensors:
+                if tensor.device.type == "cpu":
+                    result.append(path)
     return result
 
 
 def _tensors(entry: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
     import torch
+    from torch.utils._pytree import tree_flatten_with_path
 
-    if isinstance(entry, torch.Tensor):
-        yield path, entry
-    elif isinstance(entry, Mapping):
-        for key, value in entry.items():
-            yield from _tensors(value, (*path, key))
-    elif type(entry) in (list, tuple):
-        for k, value in enumerate(entry):
-            yield from _tensors(value, (*path, k))
+    def is_leaf(value: Any) -> bool:
+        return type(value) not in (list, tuple) and not isinstance(value, Mapping)
+
+    leaves, _ = tree_flatten_with_path(entry, is_leaf=is_leaf)
+    for keys, leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            yield (*path, *place_of(keys)), leaf
 
 
 def _devices_of_settings(optimizer: Optimizer) -> list[dict[str, Any]]:

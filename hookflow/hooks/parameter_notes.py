@@ -29,7 +29,9 @@ class ParameterNotes:
     @property
     def mask(self) -> Tensor | None:
         """The mask that a hook keeps the parameter within: false where it is to be zero."""
-        return None if self.mask_reference is None else self.mask_reference()
+        if self.mask_reference is None:
+            return None
+        return self.mask_reference()
 
     @mask.setter
     def mask(self, mask: Tensor) -> None:

@@ -6,15 +6,18 @@ It stands here because hooks know no runner; the runner is checked against it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hookflow.events.records import Level
+from hookflow.events.records import Level, Stage
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.utils.hooks import RemovableHandle
+
+    from hookflow.hooks.progress import HookProgress
 
 
 class Run(Protocol):
@@ -41,6 +44,8 @@ class Run(Protocol):
     """Which of the processes that train together this is; 0 where there is one."""
     world: int
     """How many processes train together."""
+    repeats_previous_rank: bool
+    """Whether the rank before this one has the same share of each batch."""
     hooks: Mapping[str, Any]
     """Every hook by name."""
     dir: Path
@@ -77,6 +82,10 @@ class Run(Protocol):
         """Iterations in one pass over the training data: its batches, or groups of `accumulate` of them."""
 
     @property
+    def stage(self) -> Stage:
+        """What the run does at the moment: "start", "train", "val", "test", "save", "paused" or "end"."""
+
+    @property
     def split(self) -> str:
         """The data of the current pass, as in `data`: "train", "val", "test", or a set by its name, "val.ood"."""
 
@@ -85,6 +94,14 @@ class Run(Protocol):
         """Examples in this rank's share of the current batch; from `before_optimizer_step` on, of the whole iteration.
 
         0 where unknown: neither the task nor the source says it, and the batch itself could be mistaken.
+        """
+
+    @property
+    def batch_set(self) -> str | None:
+        """The training set that the current batch is of, "photos" of `[data.train.photos]`.
+
+        None where there is one set without a name, where a step has a batch of each set, and from
+        `before_optimizer_step` on of an iteration with batches of several sets.
         """
 
     @property
@@ -132,7 +149,7 @@ class Run(Protocol):
     def stepping(self) -> Mapping[str, torch.optim.Optimizer]:
         """At `before_` and `after_optimizer_step`: the optimizers that step, by name."""
 
-    def stepped(self, model: str | None = None) -> nn.Module | None:
+    def model_being_updated(self, model: str | None = None) -> nn.Module | None:
         """Return the network that the current optimizer step changes; of `model`, None when that is not it.
 
         For `before_` and `after_optimizer_step`. Raises UserError when there is no such model.
@@ -176,6 +193,15 @@ class Run(Protocol):
         test those of `eval()`, and elsewhere those of `train()`.
         """
 
+    def average(self, name: str | None) -> AbstractContextManager[None]:
+        """Let the network have the average that a hook keeps: `with run.average("ema"): sample()`.
+
+        With None it has its own weights, also within a validation of an average. Inside it is in evaluation, without
+        gradients; afterwards it is as before, to the bit, and a backward pass goes on as if nothing had been. Until the
+        average begins, the weights stand for it. With FSDP all ranks must call it. Raises UserError, which names the
+        averages that there are, for another name.
+        """
+
     def loss(self, batch: Any) -> torch.Tensor:
         """Return the loss of the task's training step on a batch, with its graph, computed in the run's precision.
 
@@ -198,6 +224,13 @@ class Run(Protocol):
     def say(self, text: str, level: Level = "info") -> None:
         """Record a line for people: "info", "warn" or "error". It is signed with the name of the hook that calls."""
 
+    def progress(self, name: str, total: int | None = None) -> AbstractContextManager[HookProgress]:
+        """Show how far some work of a hook is, as a bar on the screen and in the plain lines, while a block lasts.
+
+        `with run.progress("export", total=10) as bar:` yields an object whose `bar.advance()` counts one more as done,
+        and `bar.advance(5)` five. Without a `total` there is a count alone. Raises ValueError for a total below zero.
+        """
+
     def fire(self, point: str, *offered: Any) -> None:
         """Fire a point that the pipeline declares for itself, with what it offers beside the run, in that order.
 
@@ -206,11 +239,17 @@ class Run(Protocol):
         """
 
     # Control flow. Each call raises UserError at a point where it is not allowed, and in a hook that does not declare
-    # the slot that the call writes. Requests for the next safe point (`stop`, `stop_epoch`, `save_checkpoint`,
-    # `validate`) write none. `docs/loops.md` says which points still fire.
+    # the slot that the call writes. Requests for the next safe point (`stop`, `fail`, `stop_epoch`,
+    # `save_checkpoint`, `validate`) write none. `docs/reference/loops.md` says which points still fire.
 
     def replace_batch(self, batch: Any) -> None:
         """Let the task, and the hooks that fire after this one, have another batch; who calls it writes `batch`."""
+
+    def accumulate(self, batches: int, *, step: bool, by_examples: bool = True) -> None:
+        """Add the gradients of this batch to those of a group of `batches`; who calls it writes `control`.
+
+        The optimizers step where `step` says so. A loss counts by its examples, or as much as any other of the group.
+        """
 
     def skip_batch(self) -> None:
         """Compute nothing of the current batch, and continue with the next; who calls it writes `control`."""
@@ -238,6 +277,14 @@ class Run(Protocol):
         concerns `this_process` alone, such as the time of its job.
         """
 
+    def fail(self, reason: str, *, checkpoint: bool = False) -> None:
+        """End the training at the next safe point as failed, with exit code 1 and this reason in the record.
+
+        It is for what makes the run worthless, or a danger: `run.fail("memory over 10 GB")`. With `checkpoint` the
+        state is saved before. It does not wait for `run.min_iters`. `after_train` and `after_run` fire, and no test
+        follows. `--resume` trains on from the newest checkpoint. It is allowed wherever `stop` is.
+        """
+
     def add_param_group(self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any) -> None:
         """Let an optimizer train parameters that this hook adds to a model; who calls it writes `optimizer`.
 
@@ -256,6 +303,12 @@ class Run(Protocol):
         name; all of them by default. It does not wait for the disk. Raises UserError with a name that no file can
         have.
         """
+
+    def check_second_backward(self, hook: str) -> None:
+        """Raise UserError where a hook cannot compute the gradients of each batch a second time."""
+
+    def trace(self, first: int, iters: int) -> None:
+        """Record `iters` iterations as a timeline, as the command `trace` does; `first` is the number of the first."""
 
     def scalar(self, name: str) -> float:
         """Return the latest number that was logged by a name, or that is an output of the training by that name.
@@ -288,8 +341,8 @@ CALLS = {
 }
 """The slot that a hook must declare to write, and the points where it may, by the call on the run.
 
-`stop`, `stop_epoch`, `save_checkpoint` and `validate` take effect after all hooks of their point, so no order decides
-about them.
+`stop`, `fail`, `stop_epoch`, `save_checkpoint` and `validate` take effect after all hooks of their point, so no order
+decides about them.
 """
 
 

@@ -1,19 +1,35 @@
 """The table of one hook in a pipeline file, converted into a node of the graph."""
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import product
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.graph.groups import GroupExpander
 from hookflow.graph.offload import Offload
-from hookflow.graph.plan import PHASES, RANKS, Binding, EdgeKind, EdgeSpec, Half, Node, Phase, PlannedHook, Trigger
+from hookflow.graph.plan import (
+    PHASES,
+    RANKS,
+    DeclaredBinding,
+    EdgeKind,
+    EdgeSpec,
+    Half,
+    Node,
+    Phase,
+    PlannedHook,
+    Ranks,
+    Trigger,
+)
 from hookflow.graph.points import Point, Points
 from hookflow.graph.slots import Verb
-from hookflow.hooks.arguments import first_names, parameters_of, wrong_arguments
+from hookflow.hooks.arguments import named_arguments, parameters_of, wrong_arguments
+from hookflow.hooks.foreign_names import translate_point
 from hookflow.hooks.inspect import Inspection, Issue, Method, call_at, makes_callables, places_of, points_for
 from hookflow.hooks.registry import NotImported
+from hookflow.hooks.slot_keys import fill_slots
+from hookflow.hooks.spec import make_spec
+from hookflow.pipeline.amounts import Amount, parse_amount
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import BindingSpec, HookNode
 
@@ -30,50 +46,10 @@ EXAMPLES = {
     "parameters": 'name them as a glob: parameters = ["*.weight"]; ["*"] is every one',
 }
 
-_KEY = re.compile(r"\{(\w*)(\??)\}")
 
-
-def filled(
-    slots: Iterable[str], hook: Callable[..., Any], name: str, args: Mapping[str, Any] | Sequence[Any]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the slots with their keys (see `Hook.slot_keys`), and those that have an unknown one, by that.
-
-    `name` is the hook's own.
-    """
-    result: dict[str, None] = {}
-    lacks: dict[str, str] = {}
-    keys: Mapping[str, Any] = {}
-    for slot in slots:
-        wanted = _KEY.findall(slot)
-        if wanted and not keys:
-            whole = {p.name: None if p.default is p.empty else p.default for p in parameters_of(hook)}
-            whole |= _by_name(hook, args)
-            keys = {**whole, **getattr(hook, "slot_keys", dict)(whole), "name": name}
-        if unknown := [key for key, _ in wanted if key not in keys]:
-            lacks |= dict.fromkeys(unknown, f'a slot "{slot}"')
-            continue
-        for values in product(*(_values(keys[key], optional) for key, optional in wanted)):
-            result[_fill(slot, values)] = None
-    return tuple(sorted(result)), lacks
-
-
-def _by_name(hook: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-    return dict(args if isinstance(args, Mapping) else zip(first_names(hook, len(args)), args, strict=False))
-
-
-def _values(key: Any, optional: str) -> Collection[str | None]:
-    if key is None:
-        return () if optional else (None,)
-    return [str(item) for item in key] if isinstance(key, Collection) and not isinstance(key, str) else (str(key),)
-
-
-def _fill(slot: str, values: Iterable[str | None]) -> str:
-    """Return a slot with keys; where one is None, what stands before the part that it belongs to."""
-    for value in values:
-        if value is None:
-            return slot[: slot.index("{")].rpartition(".")[0]
-        slot = f"{slot[: slot.index('{')]}{value}{slot[slot.index('}') + 1 :]}"
-    return slot
+def _list_stated_points(declaration: HookNode) -> list[BindingSpec]:
+    """Return the entries of the file's `points`; a name alone is one with nothing else."""
+    return [BindingSpec(at=item) if isinstance(item, str) else item for item in declaration.points or ()]
 
 
 class HookTable:
@@ -87,9 +63,11 @@ class HookTable:
         self.name = name
         self.called = f'hook "{name}"'
         self.table = declaration
-        self.stated = [BindingSpec(at=item) if isinstance(item, str) else item for item in declaration.points or ()]
+        self.stated = _list_stated_points(declaration)
         self.public_args = loaded.public.hooks[name].args
-        self.compiles, self.overfit = bool(loaded.pipeline.run.compile), loaded.pipeline.run.overfit
+        self.compiles = bool(loaded.pipeline.run.compile)
+        overfit = loaded.pipeline.run.overfit
+        self.overfit = overfit if isinstance(overfit, int) else None  # of how many batches a share is, their data know
         self.places = loaded.places
         self.points = points
         self.where = self._place("use")
@@ -106,6 +84,8 @@ class HookTable:
             self.inspection = Inspection(NotImported, points)
         self.hook = self.inspection.hook
         self.is_class = isinstance(self.hook, type)
+        self.capabilities = self.inspection.capabilities
+        """Those of the class; once the arguments are known to be sound, those with them."""
         self.methods = self.inspection.methods
         self._report(self.inspection.issues, self.where)
         self.lacks: dict[str, str] = {}  # arguments that the class names and does not take, with where it does
@@ -113,12 +93,23 @@ class HookTable:
         self.writes = self._slots("writes")
         self._report(self._lacking(), self.where)
 
-    def node(self) -> Node:
-        """Return the node, which is of use for a plan only if there are no problems."""
+    def node(self, groups: GroupExpander) -> Node:
+        """Return the node, which is of use for a plan only if there are no problems.
+
+        `groups` are put in the place of their names in edges.
+        """
         bound = self._bindings()
         self.problems += self._without_effect(bound)
         self._check_arguments()
-        ranks = self.table.ranks or getattr(self.hook, "ranks", "all")
+        after = (*self._all_edges("after"), *self.near_after)
+        before = (*self._all_edges("before"), *self.near_before)
+        requires = self._all_edges("requires")
+        groups.refuse_required(self.name, self.where, requires)
+        ambiguous_with = self._edges(self.table.ambiguous_with, "ambiguous_with", "file")
+        ambiguous_with = groups.expand(self.name, self.where, ambiguous_with)
+        throttle = ""
+        if self.table.over_budget == "throttle":
+            throttle = str(self.table.budget or "")
         hook = PlannedHook(
             name=self.name,
             use=self.table.use,
@@ -127,19 +118,21 @@ class HookTable:
             about=self.inspection.about,
             where=self.places.of(f"hooks.{self.name}").at_line,
             on_error=self.table.on_error,
-            ambiguous_with=tuple(name.removesuffix("?") for name in self.table.ambiguous_with),
-            ranks=ranks if ranks in RANKS else "all",
+            ambiguous_with=tuple(spec.hook for spec in ambiguous_with),
+            ranks=self._ranks(),
             default=self.table.default,
-            settable=self.inspection.names("settable") if self.is_class else (),
+            settable=self._settable(),
+            retry=self.table.retry,
+            throttle=throttle,
         )
         return Node(
             hook=hook,
             where=self.where,
             bound=tuple(bound),
-            after=(*self._all_edges("after"), *self.near_after),
-            before=(*self._all_edges("before"), *self.near_before),
-            requires=self._all_edges("requires"),
-            ambiguous_with=self._edges(self.table.ambiguous_with, "ambiguous_with", "file"),
+            after=groups.expand(self.name, self.where, after),
+            before=groups.expand(self.name, self.where, before),
+            requires=requires,
+            ambiguous_with=ambiguous_with,
         )
 
     def unknown(self) -> Iterator[Problem]:
@@ -150,79 +143,147 @@ class HookTable:
 
     def _phase(self) -> Phase:
         stated = self.table.phase or getattr(self.hook, "phase", "normal")
-        return stated if stated in PHASES else "normal"  # the check of the class reports it
+        if stated not in PHASES:  # the check of the class reports it
+            return "normal"
+        return stated
+
+    def _ranks(self) -> Ranks:
+        stated = self.table.ranks or getattr(self.hook, "ranks", "all")
+        if stated not in RANKS:  # the check of the class reports it
+            return "all"
+        return stated
+
+    def _settable(self) -> tuple[str, ...]:
+        if not self.is_class or self.hook is NotImported:
+            return ()
+        return self.inspection.names("settable")
 
     def _check_arguments(self) -> None:
+        """Report wrong arguments; where nothing is wrong with the hook, read its capabilities with them."""
+        if self.is_class:
+            filled = set()
+        else:
+            filled = self.filled
         problems = list(
             wrong_arguments(
                 self.hook,
                 self.table.args,
                 self.called,
-                lambda key: self._place(f"args.{key}" if key else "use"),
-                () if self.is_class else self.filled,
+                self._place_of_argument,
+                filled,
                 self._offered(),
                 self.public_args,
             )
         )
-        check = getattr(self.hook, "check_arguments", None)
-        args = _by_name(self.hook, self.table.args)
-        known = {name: args[name] for name in args.keys() & {each.name for each in parameters_of(self.hook)}}
-        if self.is_class and check is not None and len(problems) <= len(args) - len(known):  # they are the unknown ones
-            overridden = (place for name in args if not (place := self._place(f"args.{name}")).line)
-            try:
-                check(known if problems else args)
-            except UserError as error:
-                problems += error.at(next(overridden, self._place("args"))).problems
-            except ValueError as error:
-                problems.append(Problem(f"{self.called}: {error}", next(overridden, self._place("args"))))
+        args = named_arguments(self.hook, self.table.args)
+        parameters = {each.name for each in parameters_of(self.hook)}
+        known = {name: value for name, value in args.items() if name in parameters}
+        has_only_unknown = len(problems) <= len(args) - len(known)
+        if self.is_class and has_only_unknown:
+            if problems:
+                passed = known
+            else:
+                passed = args
+            problems += self._wrong_together(passed, args)
         self.problems += problems
+        if not self.problems:
+            self.capabilities = make_spec(self.name, self.hook, self.table.args, self.where).capabilities
+
+    def _wrong_together(self, args: Mapping[str, Any], stated: Iterable[str]) -> list[Problem]:
+        """Return what the class itself finds wrong with arguments that are valid one by one.
+
+        Its place is that of the first of the `stated` arguments that stands in no file, or of all of them.
+        """
+        check = getattr(self.hook, "check_arguments", None)
+        if check is None:
+            return []
+        place = self._place("args")
+        for name in stated:
+            own_place = self._place(f"args.{name}")
+            if not own_place.line:
+                place = own_place
+                break
+        try:
+            check(args)
+        except UserError as error:
+            return error.at(place).problems
+        except ValueError as error:
+            return [Problem(f"{self.called}: {error}", place)]
+        return []
+
+    def _place_of_argument(self, key: str) -> Where:
+        return self._place(f"args.{key}" if key else "use")
 
     def _offered(self) -> set[str]:
-        at = [] if self.is_class else [spec.at for spec in self.stated]
-        return {name for point in at if point in self.points for name in self.points[point].offers}
+        """Return the arguments that the points of a plain function offer."""
+        offered: set[str] = set()
+        if self.is_class:
+            return offered
+        for spec in self.stated:
+            if spec.at in self.points:
+                offered.update(self.points[spec.at].offers)
+        return offered
 
     def _slots(self, verb: Verb) -> dict[str, tuple[str, ...]]:
         """Return the slots that each method touches, as the file says, for all of them or by method, or the class."""
         names = self.inspection.method_names
-        stated = self.table.reads if verb == "reads" else self.table.writes
+        if verb == "reads":
+            stated = self.table.reads
+        else:
+            stated = self.table.writes
         if isinstance(stated, list):
             return dict.fromkeys(names, tuple(sorted(stated)))
         result: dict[str, tuple[str, ...]] = {}
         declared, issues = self.inspection.slots(verb)
         for name, slots in declared.items():
-            result[name], lacks = filled(slots, self.hook, self.name, self.table.args)
+            result[name], lacks = fill_slots(slots, self.hook, self.name, self.table.args)
             self.lacks |= lacks
         self._report(dict.fromkeys(issues), self.where)
         for name in stated or {}:
             if self.hook is not NotImported and name not in names:
-                hint = nearest(name, names) if self.methods else f"a plain function has none: {verb} = [...]"
+                if self.methods:
+                    hint = nearest(name, names)
+                else:
+                    hint = f"a plain function has none: {verb} = [...]"
                 self._wrong(f'{self.called} has no method "{name}"', f"{verb}.{name}", hint)
         return result | {name: tuple(sorted(slots)) for name, slots in (stated or {}).items()}
 
     def _lacking(self) -> Iterator[Issue]:
         takes = [parameter.name for parameter in parameters_of(self.hook)]
-        settable = self.inspection.names("settable") if self.is_class and self.hook is not NotImported else ()
-        self.lacks |= {name: f'a settable "{name}"' for name in settable if name not in takes}
+        for name in self._settable():
+            if name not in takes:
+                self.lacks[name] = f'a settable "{name}"'
         if self.lacks:
-            has, names = ", ".join({**dict.fromkeys(self.lacks.values())}), '", "'.join(self.lacks)
+            has = ", ".join({**dict.fromkeys(self.lacks.values())})
+            names = '", "'.join(self.lacks)
             hint = nearest(names, takes) or "an __init__ of its own takes them, too, and hands them to that of the base"
             yield f'{getattr(self.hook, "__name__", repr(self.hook))} has {has}, and no argument "{names}"', hint
 
     def _chosen(self) -> list[Method]:
-        points = points_for(self.hook, _by_name(self.hook, self.table.args))
+        points = points_for(self.hook, named_arguments(self.hook, self.table.args))
         return [method for method in self.methods if points is None or method.name in points]
 
     @cached_property
     def of_batches(self) -> bool:
         """Whether the hook fires at any point that comes for each iteration or batch."""
-        names = [m.name for m in self._chosen()] if self.table.points is None else [spec.at for spec in self.stated]
-        return any(self.points[point].of_batches for name in names for point, _ in places_of(name, self.points))
+        if self.table.points is None:
+            names = [method.name for method in self._chosen()]
+        else:
+            names = [spec.at for spec in self.stated]
+        for name in names:
+            for point, _ in places_of(name, self.points):
+                if self.points[point].of_batches:
+                    return True
+        return False
 
-    def _bindings(self) -> list[Binding]:
+    def _bindings(self) -> list[DeclaredBinding]:
         if self.table.points is not None:
-            result = [bound for k, spec in enumerate(self.stated) for bound in self._bind_stated(k, spec)]
-            seen = [(bound.point, bound.half) for bound in result]
-            for point in sorted({point for point, half in seen if seen.count((point, half)) > 1}):
+            result: list[DeclaredBinding] = []
+            for k, spec in enumerate(self.stated):
+                result += self._bind_stated(k, spec)
+            counts = Counter((bound.point, bound.half) for bound in result)
+            twice = {point for (point, _), count in counts.items() if count > 1}
+            for point in sorted(twice):
                 self._wrong(f"{self.called} is bound to {point} twice", "points")
             return result
         if not self.methods and (not isinstance(self.hook, type) or makes_callables(self.hook)):
@@ -230,10 +291,14 @@ class HookTable:
             self._wrong_point(message, "use", 'name its points: points = ["after_train_epoch"]')
         return [self._bind(method) for method in self._chosen()]
 
-    def _bind_stated(self, k: int, spec: BindingSpec) -> Iterable[Binding]:
-        key = f"points.{k}" if isinstance((self.table.points or ())[k], str) else f"points.{k}.at"
+    def _bind_stated(self, k: int, spec: BindingSpec) -> Iterable[DeclaredBinding]:
+        if isinstance((self.table.points or ())[k], str):
+            key = f"points.{k}"
+        else:
+            key = f"points.{k}.at"
         if spec.at not in self.points.names:
-            self._wrong_point(f'there is no point "{spec.at}"', key, nearest(spec.at, self.points.names))
+            hint = translate_point(spec.at) or nearest(spec.at, self.points.names)
+            self._wrong_point(f'there is no point "{spec.at}"', key, hint)
             return []
         has = dict.fromkeys(method.name for method in self.methods)
         if self.hook is NotImported and spec.at not in has:  # it may have a method there
@@ -257,30 +322,42 @@ class HookTable:
         self._wrong(message, key, hint)
         self.filled.update(parameter.name for parameter in parameters_of(self.hook))
 
-    def _bind(self, method: Method, near: BindingSpec | None = None, key: str = "") -> Binding:
-        every, since, until, when = (self._stated(name, near)[0] for name in ("every", "from_", "until", "when"))
-        of_all = near is None or near.every is None
-        if of_all and isinstance(every, int) and self.of_batches and not self.points[method.point].of_batches:
-            every = None  # a bare number holds at points of batches alone, if there are any
-        if self.overfit and isinstance(every, int) and every > self.overfit:
-            every = getattr(self.hook, "every_if_overfit", every)
+    def _bind(self, method: Method, near: BindingSpec | None = None, key: str = "") -> DeclaredBinding:
         self.filled.update(method.names)
         at = method.point, method.half
         self.offloads[at] = self._stated("offload", near, key)
         self.near_after += self._edges(near.after if near else [], f"{key}.after", "file", at)
         self.near_before += self._edges(near.before if near else [], f"{key}.before", "file", at)
-        return Binding(
-            id=-1,
+        return DeclaredBinding(
             hook=self.name,
             phase=self._phase(),
             point=method.point,
             method=method.name,
             half=method.half,
             takes=method.takes,
-            trigger=Trigger(every=_text(every), since=_text(since), until=_text(until), when=when),
+            trigger=self._trigger(method, near),
             reads=self.reads.get(method.name, ()),
             writes=self.writes.get(method.name, ()),
             **self._picks(self.points[method.point], near, key),
+        )
+
+    def _trigger(self, method: Method, near: BindingSpec | None) -> Trigger:
+        every: Amount | None = self._stated("every", near)[0]
+        is_own = near is not None and near.every is not None
+        if every is not None and every.unit == "":
+            is_of_batches = self.points[method.point].of_batches
+            if not is_own and self.of_batches and not is_of_batches:
+                every = None  # a bare number holds at points of batches alone, if there are any
+            elif self.overfit and every.value > self.overfit:
+                instead = self.inspection.capabilities.every_if_overfit
+                if instead is not None:
+                    every = parse_amount(instead)
+        return Trigger(
+            every=every,
+            since=self._stated("from_", near)[0],
+            until=self._stated("until", near)[0],
+            when=self._stated("when", near)[0],
+            once=bool(self._stated("once", near)[0]),
         )
 
     def _stated(self, name: str, near: BindingSpec | None, key: str = "") -> tuple[Any, str]:
@@ -292,9 +369,16 @@ class HookTable:
         """Return what a binding has of KEYS; `near` is its entry in the file's `points`, which stands at `key`."""
         for name in KEYS:
             if near and getattr(near, name) is not None and name not in ALLOWED.get(point.kind, ()):
-                kind = "parameter" if name == "parameters" else "forward or backward" if point.picks else "module"
+                if name == "parameters":
+                    kind = "parameter"
+                else:
+                    kind = "module"
+                    if point.picks:
+                        kind = "forward or backward"
                 self._wrong(f"{name} is not allowed at {point.name}: it is not a {kind} point", f"{key}.{name}")
-        result: dict[str, Any] = {point.picks: self._picked(point.picks, point, near, key)} if point.picks else {}
+        result: dict[str, Any] = {}
+        if point.picks:
+            result[point.picks] = self._picked(point.picks, point, near, key)
         if point.kind != "module":
             return result
         prepend, prepend_at = self._stated("prepend", near, key)
@@ -328,11 +412,12 @@ class HookTable:
             self._wrong(message, at, 'name the points that it has to do with: points = ["forward"]')
         return ()
 
-    def _without_effect(self, bound: Sequence[Binding]) -> Iterator[Problem]:
+    def _without_effect(self, bound: Sequence[DeclaredBinding]) -> Iterator[Problem]:
         """Yield each key of the whole hook that holds at none of its points."""
         points = [self.points[item.point] for item in bound]
-        for field in ("every", "from_", "until", "when", *KEYS) if bound else ():
-            why, hint = "", f"it is at {', '.join(dict.fromkeys(point.name for point in points))}"
+        for field in ("every", "from_", "until", "when", "once", *KEYS) if bound else ():
+            why = ""
+            hint = f"it is at {', '.join(dict.fromkeys(point.name for point in points))}"
             key = field.rstrip("_")
             holds = [point for point in points if key in ALLOWED.get(point.kind, ()) or key not in KEYS]
             if not holds:
@@ -340,9 +425,11 @@ class HookTable:
             elif key == "always_call" and all(point.name != "forward" for point in holds):
                 why = "it is not at forward"
             elif self.stated and all(getattr(spec, field) is not None for spec in self.stated):
-                why, hint = "each of its points has its own", f"change that one: {key} in hooks.{self.name}.points"
+                why = "each of its points has its own"
+                hint = f"change that one: {key} in hooks.{self.name}.points"
             if why and getattr(self.table, field) is not None:
-                yield Problem(f"{self.called}: {key} has no effect, since {why}", self._place(key), hint)
+                message = f"{self.called}: {key} has no effect, since {why}"
+                yield Problem(message, self._place(key), hint)
 
     def _all_edges(self, key: str) -> tuple[EdgeSpec, ...]:
         """Return the hook-wide specs: the file's if it states any, or none; else those of the class."""
@@ -353,13 +440,26 @@ class HookTable:
     def _edges(
         self, names: Iterable[str], key: str, kind: EdgeKind, at: tuple[str, Half] | None = None
     ) -> tuple[EdgeSpec, ...]:
-        thing: Any = self.hook if hasattr(self.hook, "__name__") else type(self.hook)
-        of = Where(f"{'class' if isinstance(thing, type) else 'function'} {thing.__name__}")
-        in_file = kind == "file"
-        return tuple(
-            EdgeSpec(n.removesuffix("?"), n.endswith("?"), kind, self._place(f"{key}.{k}") if in_file else of, at)
-            for k, n in enumerate(names)
-        )
+        edges = []
+        for k, name in enumerate(names):
+            if kind == "file":
+                where = self._place(f"{key}.{k}")
+            else:
+                where = self._place_in_code()
+            is_optional = name.endswith("?")
+            edges.append(EdgeSpec(name.removesuffix("?"), is_optional, kind, where, at))
+        return tuple(edges)
+
+    def _place_in_code(self) -> Where:
+        """Return the class or function of the hook, as the source of an edge."""
+        if hasattr(self.hook, "__name__"):
+            thing: Any = self.hook
+        else:
+            thing = type(self.hook)
+        kind = "function"
+        if isinstance(thing, type):
+            kind = "class"
+        return Where(f"{kind} {thing.__name__}")
 
     def _report(self, issues: Iterable[Issue], where: Where) -> None:
         self.problems += (Problem(message, where, hint) for message, hint in issues)
@@ -369,7 +469,3 @@ class HookTable:
 
     def _place(self, key: str) -> Where:
         return self.places.of(f"hooks.{self.name}.{key}")
-
-
-def _text(amount: int | str | None) -> str | None:
-    return None if amount is None else str(amount)

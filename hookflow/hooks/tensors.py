@@ -57,12 +57,16 @@ def is_oom(error: BaseException) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """Return this process's shard of a tensor, in the same memory; the tensor itself where it is not sharded."""
-    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    if is_sharded(tensor):
+        return tensor.to_local()  # type: ignore[attr-defined,no-any-return]
+    return tensor
 
 
 def full(tensor: Tensor) -> Tensor:
     """Return the full tensor, on every process; the tensor itself where it is not sharded. All must call it."""
-    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    if is_sharded(tensor):
+        return tensor.full_tensor()  # type: ignore[attr-defined,no-any-return]
+    return tensor
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
@@ -95,12 +99,24 @@ def first_tensor(value: Any) -> Tensor | None:
     return next((leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)), None)
 
 
+def place_of(path: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the keys of dicts and the places in lists of a path that PyTorch's trees give."""
+    from torch.utils._pytree import SequenceKey
+
+    return tuple(step.idx if isinstance(step, SequenceKey) else step.key for step in path)
+
+
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype to compute in with tensors of a real or complex dtype: itself, float32 or complex64 at least."""
     import torch
 
-    least = torch.complex64 if dtype.is_complex else torch.float32
-    return least if dtype.itemsize < least.itemsize else dtype
+    if dtype.is_complex:
+        least = torch.complex64
+    else:
+        least = torch.float32
+    if dtype.itemsize < least.itemsize:
+        return least
+    return dtype
 
 
 def by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
@@ -163,7 +179,8 @@ def no_match(glob: str, names: Collection[str], what: str) -> tuple[str, str] | 
 def require_matches(globs: Iterable[str], names: Collection[str], what: str) -> None:
     """Raise UserError with the first glob that matches none of these names."""
     for glob in globs:
-        if wrong := no_match(glob, names, what):
+        wrong = no_match(glob, names, what)
+        if wrong:
             raise UserError(Problem(wrong[0], hint=wrong[1]))
 
 
@@ -187,7 +204,9 @@ def ratio(weight: Weight, total: Weight, otherwise: float) -> Weight:
 
     if isinstance(total, torch.Tensor):
         return torch.where(total > 0, weight / total, otherwise)
-    return weight / total if total else otherwise
+    if total:
+        return weight / total
+    return otherwise
 
 
 def weighted(value: Tensor, weight: Weight) -> Tensor:
@@ -195,7 +214,9 @@ def weighted(value: Tensor, weight: Weight) -> Tensor:
     import torch
 
     if isinstance(weight, (int, float)):
-        return value * weight if weight else torch.zeros_like(value)
+        if weight:
+            return value * weight
+        return torch.zeros_like(value)
     return torch.where(weight.to(value.device) > 0, value * weight.to(value.device), 0.0)
 
 
@@ -203,7 +224,9 @@ def sum_dtype(device: torch.device) -> torch.dtype:
     """Return the dtype to add up in: float64, but float32 on MPS, which has no float64."""
     import torch
 
-    return torch.float32 if device.type == "mps" else torch.float64
+    if device.type == "mps":
+        return torch.float32
+    return torch.float64
 
 
 def on_device(value: float | Tensor, device: torch.device) -> Tensor:
@@ -243,7 +266,9 @@ class WeightedSum:
     @property
     def mean(self) -> float | Tensor:
         """The mean of the numbers; NaN where their weights are 0."""
-        return nan if is_zero(self.weight) else self.total / self.weight
+        if is_zero(self.weight):
+            return nan
+        return self.total / self.weight
 
 
 NAME_SLOTS = 32
@@ -284,7 +309,8 @@ class RankMeans:
                 raise UserError(Problem(message, hint=hint))
         means = {}
         for k, name in enumerate(names):
-            total, weight = numbers[k], numbers[len(numbers) // 2 + k]
+            total = numbers[k]
+            weight = numbers[len(numbers) // 2 + k]
             means[name] = torch.where(agrees, total / weight, nan)
         return {name: means[name] for name in sums}
 
@@ -297,7 +323,9 @@ def loss_over_ranks(run: Run, outputs: Mapping[str, Any], hook: str) -> float | 
     loss = on_device(output(outputs, "loss", hook), run.device)
     sums = {"loss": (weighted(loss, run.batch_weight), run.batch_weight), "weight": (run.batch_weight, 1)}
     means = RankMeans().over_ranks(run, sums)
-    return float(means["loss"]) if means["weight"] > 0 else None
+    if means["weight"] > 0:
+        return float(means["loss"])
+    return None
 
 
 class Window:
@@ -352,7 +380,8 @@ class EpochSums:
     def add(self, epoch: int, numbers: Mapping[str, Tensor], weight: Weight) -> None:
         """Take in the numbers of an iteration of an epoch."""
         if epoch != self._epoch:
-            self._epoch, self._sums = epoch, {}
+            self._epoch = epoch
+            self._sums = {}
         for name, value in numbers.items():
             self._sums.setdefault(name, WeightedSum()).add(value, weight)
 

@@ -9,20 +9,21 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from hookflow.errors import Problem, Where, misspelt
-from hookflow.graph.plan import Binding, Node, Nodes, Plan
+from hookflow.graph.completion import SlotsByBinding
+from hookflow.graph.decisions import PointDecisions
+from hookflow.graph.plan import Binding, BindingKey, DeclaredBinding, Half, Node, Nodes, Plan
 from hookflow.graph.slots import root, wider
-from hookflow.graph.why import Decided
 from hookflow.hooks.run import CALLS, WITH_A_BATCH, how_to_declare
-from hookflow.pipeline.condition import METRICS, SCALARS, parse_condition
+from hookflow.pipeline.condition import METRICS, SCALARS, Condition
 from hookflow.pipeline.use import parse_file
 
 FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -46,11 +47,27 @@ Sources = Mapping[str, Mapping[str, Source | None]]
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """`run.name` in the source of a hook; `call` is the call of it, where it is called."""
+    """`run.name` in the source of a hook; `call` is the call of it, where it is called.
+
+    `half` is the half of an `around_X` that it stands in, "whole" in a plain method, and None where that is not known.
+    `is_certain` says that each call of the method comes to it.
+    """
 
     name: str
     where: Where
     call: ast.Call | None = None
+    half: Half | None = "whole"
+    is_certain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAssignment:
+    """`argument["key"] = …` in the source of a hook; `half` and `is_certain` are as in `Use`."""
+
+    key: str
+    where: Where
+    half: Half | None
+    is_certain: bool
 
 
 def in_words(where: Where) -> str:
@@ -67,13 +84,16 @@ def source_of(hook: Callable[..., Any] | None, method: str) -> Source | None:
         hook = hook.func
     if isinstance(hook, MethodType):
         return _method_of(type(hook.__self__).__mro__, hook.__name__)
-    return _in_python(hook) if inspect.isroutine(hook) else _method_of(type(hook).__mro__, "__call__")
+    if inspect.isroutine(hook):
+        return _in_python(hook)
+    return _method_of(type(hook).__mro__, "__call__")
 
 
 def _method_of(mro: tuple[type, ...], name: str) -> Source | None:
     for kind in mro:
         attributes = type.__getattribute__(kind, "__dict__")  # past a metaclass, which may raise
-        if (result := attributes.get(name)) is not None:
+        result = attributes.get(name)
+        if result is not None:
             static = isinstance(result, staticmethod)
             return _in_python(result.__func__ if static else result, not static, mro)
     return None
@@ -81,19 +101,27 @@ def _method_of(mro: tuple[type, ...], name: str) -> Source | None:
 
 def _in_python(result: Any, *more: Any) -> Source | None:
     """Return a function as it is written, below decorators that keep what they wrap (`torch.no_grad`)."""
-    function = inspect.unwrap(result) if isinstance(result, FunctionType) else None
-    return Source(function, *more) if isinstance(function, FunctionType) else None
+    function = None
+    if isinstance(result, FunctionType):
+        function = inspect.unwrap(result)
+    if isinstance(function, FunctionType):
+        return Source(function, *more)
+    return None
 
 
 def uses(source: Source | None, names: Collection[str]) -> Iterator[Use]:
     """Yield the uses of attributes of the run called `names` in a method that is given `run`."""
     if source and any(name in names or _method_of(source.mro, name) for name in _names(source.function.__code__)):
-        yield from (use for use in _all_uses(source) if use.name in names)
+        for use in _all_uses(source):
+            if use.name in names:
+                yield use
 
 
 def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where]]:
     """Yield the keys that a method looks up in an argument that it is given, as in `metrics["accuracy"]`."""
-    tree = _tree(source.function) if source else None
+    tree = None
+    if source:
+        tree = _tree(source.function)
     if source is None or tree is None or _binds(tree, argument):
         return
     for node in _own_nodes(tree):
@@ -107,19 +135,24 @@ def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where
                 yield key, source.where(node)
 
 
-def keys_set(source: Source | None, argument: str) -> Iterator[tuple[str, Where]]:
+def keys_set(source: Source | None, argument: str) -> Iterator[KeyAssignment]:
     """Yield the keys that a method sets in an argument, or in what the run has by its name: `run.metrics["x"] = 1`."""
     if source is None or argument not in (*(code := source.function.__code__).co_varnames, *_names(code)):
         return  # most sources stay unread
-    tree, is_parameter = _tree(source.function), argument in inspect.getargs(code).args
-    for node in _own_nodes(tree) if tree and not _binds(tree, argument) else ():
+    tree = _tree(source.function)
+    is_parameter = argument in inspect.getargs(code).args
+    if tree is None or _binds(tree, argument):
+        return
+    certain = _always_evaluated(tree)
+    halves = _Halves(tree)
+    for node in _own_nodes(tree):
         match node:
             case ast.Subscript(
                 value=(ast.Name(id=name) | ast.Attribute(value=ast.Name(id="run"), attr=name)) as owner,
                 slice=ast.Constant(value=str() as key),
                 ctx=ast.Store(),
             ) if name == argument and (is_parameter or isinstance(owner, ast.Attribute)):
-                yield key, source.where(node)
+                yield KeyAssignment(key, source.where(node), halves.of(node), node in certain)
 
 
 def _returns(source: Source | None) -> Where | None:
@@ -156,7 +189,9 @@ def _gives_none(value: ast.expr, source: Source, depth: int = 0) -> bool:
             return True
         case ast.Call(func=ast.Name(id=name)):
             function = source.function.__globals__.get(name)
-            called = _in_python(function) if isinstance(function, FunctionType) else None
+            called = None
+            if isinstance(function, FunctionType):
+                called = _in_python(function)
         case _:
             return False
     return called is not None and depth < DEEPEST and _returns_none(called, depth + 1)
@@ -188,7 +223,11 @@ NEEDS_ALL_RANKS = frozenset({"sum", "mean", "loss"})
 
 def collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
     """Yield the calls of a method, and of its object's methods that it calls, by which ranks talk to one another."""
-    seen, waiting = set[Source](), [source] if source else []
+    seen = set[Source]()
+    if source:
+        waiting = [source]
+    else:
+        waiting = []
     while waiting:
         current = waiting.pop()
         tree = _tree(current.function)
@@ -263,16 +302,88 @@ def _find(source: Source, run: str, seen: set[tuple[Source, str]]) -> Iterator[U
     this = next(iter(inspect.getargs(source.function.__code__).args), "")
     is_method = source.takes_self and not _binds(tree, this)
     called: dict[ast.expr, ast.Call] = {}
+    certain = _always_evaluated(tree)
+    halves = _Halves(tree)
     for node in _own_nodes(tree):
         if isinstance(node, ast.Call):
             called[node.func] = node
         elif isinstance(node, ast.Attribute):
             call = called.get(node)
+            half = halves.of(node)
+            is_certain = node in certain
             if _is(node.value, run):
-                yield Use(node.attr, source.where(node), call)
+                yield Use(node.attr, source.where(node), call, half, is_certain)
             elif call and is_method and _is(node.value, this) and (helper := _method_of(source.mro, node.attr)):
                 for parameter in _parameters_given(call, run, helper):
-                    yield from _find(helper, parameter, seen)
+                    for use in _find(helper, parameter, seen):
+                        yield replace(use, half=half, is_certain=is_certain and use.is_certain)
+
+
+class _Halves:
+    """The halves of a method by its `yield`: what stands before the first one, and what stands after the last one."""
+
+    def __init__(self, tree: FunctionTree) -> None:
+        yields = [node for node in _own_nodes(tree) if isinstance(node, ast.Yield | ast.YieldFrom)]
+        self._places = sorted((node.lineno, node.col_offset) for node in yields)
+
+    def of(self, node: ast.expr) -> Half | None:
+        if not self._places:
+            return "whole"
+        place = node.lineno, node.col_offset
+        if place < self._places[0]:
+            return "enter"
+        if place > self._places[-1]:
+            return "exit"
+        return None
+
+
+def _always_evaluated(tree: FunctionTree) -> set[ast.AST]:
+    """Return the expressions that each call of a function evaluates, if none raises.
+
+    They stand in plain statements of its body, ahead of the first statement that may leave it.
+    """
+    result: set[ast.AST] = set()
+    for part in _body(tree):
+        match part:
+            case ast.If(test=condition) | ast.While(test=condition) | ast.For(iter=condition):
+                result.update(_always_within(condition))
+            case ast.Expr() | ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Return() | ast.expr():
+                result.update(_always_within(part))
+        if any(isinstance(node, LEAVING) for node in ast.walk(part)):
+            break
+    return result
+
+
+LEAVING = (ast.Return, ast.Raise, ast.Assert, ast.While)
+"""Statements from which a function may not go on to the next one."""
+
+
+def _always_within(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and those in it that are evaluated with it, whatever the values are."""
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        yield current
+        waiting += _always_parts(current)
+
+
+def _always_parts(node: ast.AST) -> list[ast.AST]:
+    """Return the parts of a node that are evaluated with it."""
+    match node:
+        case ast.Lambda():
+            return []
+        case ast.IfExp(test=first) | ast.BoolOp(values=[first, *_]):
+            return [first]
+        case ast.Compare(left=left, comparators=[right, *_]):
+            return [left, right]
+        case (
+            ast.ListComp(generators=[first, *_])
+            | ast.SetComp(generators=[first, *_])
+            | ast.DictComp(generators=[first, *_])
+            | ast.GeneratorExp(generators=[first, *_])
+        ):
+            return [first.iter]
+    return [*ast.iter_child_nodes(node)]
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -288,7 +399,9 @@ def _parameters_given(call: ast.Call, run: str, helper: Source) -> Iterator[str]
     parameters = inspect.getargs(helper.function.__code__).args  # keyword arguments follow the others
     names = parameters[helper.takes_self : helper.function.__code__.co_argcount]
     yield from (name for name, argument in zip(names, in_place, strict=False) if _is(argument, run))
-    yield from (k.arg for k in call.keywords if k.arg in parameters and _is(k.value, run))
+    for k in call.keywords:
+        if k.arg in parameters and _is(k.value, run):
+            yield k.arg
 
 
 def _is(expression: ast.expr, name: str) -> bool:
@@ -296,7 +409,9 @@ def _is(expression: ast.expr, name: str) -> bool:
 
 
 def _body(tree: FunctionTree) -> list[ast.AST]:
-    return [tree.body] if isinstance(tree, ast.Lambda) else [*tree.body]
+    if isinstance(tree, ast.Lambda):
+        return [tree.body]
+    return [*tree.body]
 
 
 def _own_nodes(tree: FunctionTree) -> Iterator[ast.AST]:
@@ -330,7 +445,9 @@ def _tree(function: FunctionType) -> FunctionTree | None:
     """Return the source of a function; None where it cannot be read, or may be that of another one."""
     code = function.__code__
     result = _trees(code.co_filename).get((code.co_name, code.co_firstlineno), ())
-    return result[0] if len(result) == 1 else None
+    if len(result) == 1:
+        return result[0]
+    return None
 
 
 @cache
@@ -351,36 +468,122 @@ def _trees(file: str) -> Mapping[tuple[str, int], list[FunctionTree]]:
 REPLACED = {**dict.fromkeys(WITH_A_BATCH, "run.replace_batch(batch)"), "after_forward": 'outputs["loss"] = …'}
 """By the point at which a hook may replace what it is given: how."""
 
-METRICS_MADE = ("after_val_epoch", "after_test_epoch")
-"""The points at which hooks may add metrics; from then on these are complete."""
+METRICS_MADE = ("after_val_epoch", "after_test_epoch", "after_val", "after_test")
+"""The points at which hooks may add metrics: those of a set, and at the last two those of all sets together."""
 
 
-def refused_calls(sources: Mapping[str, Source | None], node: Node) -> Iterator[Problem]:
-    """Yield a warning for each call on the run in a hook's source at a wrong point, or without its declared slot.
+AFTER_ERROR = {
+    "raise": "which would end the run with an error",
+    "disable": "which would switch the hook off",
+    "ignore": "which would fail each time",
+}
+"""What an error within a hook leads to, by its `on_error`."""
 
-    It also warns of a metric set where metrics are complete, and of a batch or outputs that a method returns.
+
+@dataclass
+class RefusedCalls:
+    """What is wrong with the calls in a hook's source: `errors` end each run, `warnings` may not."""
+
+    errors: list[Problem]
+    warnings: list[Problem]
+
+    def add(self, problem: Problem, ends_each_run: bool) -> None:
+        (self.errors if ends_each_run else self.warnings).append(problem)
+
+
+def refused_calls(
+    sources: Mapping[str, Source | None], node: Node, surely_fires: Callable[[DeclaredBinding], bool]
+) -> RefusedCalls:
+    """Return the calls on the run in a hook's source at a wrong point, or without their declared slots.
+
+    Also metrics that are set where they are complete, and a batch or outputs that a method returns. A call ends each
+    run where each firing comes to it, the hook `surely_fires`, and its `on_error` is "raise".
     """
-    calls: dict[Use, Binding] = {}
+    result = RefusedCalls([], [])
+    wrong: dict[tuple[str, Where], WrongCall] = {}  # by the call and its place in the source
+
+    def ends_each_run(found: Use | KeyAssignment, bound: DeclaredBinding) -> bool:
+        return found.is_certain and node.hook.on_error == "raise" and surely_fires(bound)
+
     for bound in node.bound:
-        for key, where in keys_set(sources[bound.method], "metrics") if bound.point not in METRICS_MADE else ():
-            message = f'hook "{node.hook.name}" sets metrics["{key}"] at {bound.point} ({in_words(where)})'
-            hint = f'a metric is set at {" and ".join(METRICS_MADE)}; run.log("{key}", …) logs a number at any point'
-            yield Problem(f"{message}, where no hook may: that would end the run with an error", node.where, hint)
-        if (instead := REPLACED.get(bound.point)) and (returned := _returns(sources[bound.method])):
-            message = f'hook "{node.hook.name}" returns a value at {bound.point} ({in_words(returned)})'
-            yield Problem(f"{message}, which nothing takes", node.where, f"to change it: {instead}")
-        for use in uses(sources[bound.method], CALLS) if "run" in bound.takes else ():
-            slot, points = CALLS[use.name]
-            if use.call and (slot not in bound.writes or bound.point not in points):
-                calls.setdefault(use, bound)
-    for use, bound in calls.items():
-        (slot, points), name = CALLS[use.name], node.hook.name
-        message = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
+        source = sources[bound.method]
+        for assigned in _refused_metrics(source, bound):
+            result.add(_metrics_problem(assigned, node, bound), ends_each_run(assigned, bound))
+        if bound.point in REPLACED:
+            returned = _returns(source)
+            if returned is not None:
+                result.add(_return_problem(returned, node, bound), False)
+        for use in _refused_uses(source, bound):
+            call = WrongCall(use, bound, ends_each_run(use, bound))
+            known = wrong.setdefault((use.name, use.where), call)
+            if call.ends_each_run and not known.ends_each_run:
+                wrong[use.name, use.where] = call
+    for call in wrong.values():
+        result.add(_call_problem(call, node), call.ends_each_run)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class WrongCall:
+    """A call on the run that is refused at a point where the hook fires."""
+
+    use: Use
+    bound: DeclaredBinding
+    ends_each_run: bool
+
+
+def _refused_metrics(source: Source | None, bound: DeclaredBinding) -> Iterator[KeyAssignment]:
+    """Yield where metrics are set though they are complete at the point."""
+    if bound.point in METRICS_MADE:
+        return
+    for assigned in keys_set(source, "metrics"):
+        if _stands_at(assigned, bound):
+            yield assigned
+
+
+def _refused_uses(source: Source | None, bound: DeclaredBinding) -> Iterator[Use]:
+    """Yield the calls on the run that the point does not allow, or whose slot the method does not declare."""
+    if "run" not in bound.takes:
+        return
+    for use in uses(source, CALLS):
+        if not use.call or not _stands_at(use, bound):
+            continue
+        slot, points = CALLS[use.name]
+        if slot not in bound.writes or bound.point not in points:
+            yield use
+
+
+def _metrics_problem(assigned: KeyAssignment, node: Node, bound: DeclaredBinding) -> Problem:
+    place = in_words(assigned.where)
+    message = f'hook "{node.hook.name}" sets metrics["{assigned.key}"] at {bound.point} ({place})'
+    outcome = AFTER_ERROR[node.hook.on_error]
+    hint = f'a metric is set at {" and ".join(METRICS_MADE)}; run.log("{assigned.key}", …) logs a number at any point'
+    return Problem(f"{message}, where no hook may, {outcome}", node.where, hint)
+
+
+def _return_problem(returned: Where, node: Node, bound: DeclaredBinding) -> Problem:
+    message = f'hook "{node.hook.name}" returns a value at {bound.point} ({in_words(returned)}), which nothing takes'
+    return Problem(message, node.where, f"to change it: {REPLACED[bound.point]}")
+
+
+def _call_problem(call: WrongCall, node: Node) -> Problem:
+    use = call.use
+    bound = call.bound
+    name = node.hook.name
+    slot, points = CALLS[use.name]
+    message = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
+    if bound.point not in points:
+        error = "where that is not allowed"
+        hint = f"it may be called at {', '.join(points)}"
+    else:
         error = f'without declaring that it writes "{slot}"'
         hint = how_to_declare(slot, name, bound.writes)
-        if bound.point not in points:
-            error, hint = "where that is not allowed", f"it may be called at {', '.join(points)}"
-        yield Problem(f"{message} {error}, which would end the run with an error", node.where, hint)
+    return Problem(f"{message} {error}, {AFTER_ERROR[node.hook.on_error]}", node.where, hint)
+
+
+def _stands_at(found: Use | KeyAssignment, bound: DeclaredBinding) -> bool:
+    """Say whether what stands in a method is executed at a binding's point; of an `around_X`, one half is."""
+    return found.half == "whole" or bound.half == "whole" or found.half == bound.half
 
 
 LOSS = "loss"
@@ -395,102 +598,179 @@ Logged = Sequence[Sequence[str]]
 MEAN = 'mean = "epoch" in the args of a hook `log` logs it; another hook that does declares writes = ["scalars.%s"]'
 
 
-def with_scalars(nodes: Mapping[str, Node], sources: Sources) -> tuple[dict[str, Node], list[Problem], list[Problem]]:
-    """Return the nodes with the numbers that they read and write, what is wrong, and warnings of misspelt names."""
-    every = [bound for node in nodes.values() for bound in node.bound]
-    named = {when: parse_condition(when).names for bound in every if (when := bound.trigger.when)}
-    logged = {name: {b.method: _logged(sources[name][b.method], b) for b in node.bound} for name, node in nodes.items()}
-    numbers = {
-        name: {slot.removeprefix(SCALARS) for b in node.bound for slot in b.reads if slot.startswith(SCALARS)}
-        for name, node in nodes.items()
-    }
-    wanted = _logged_twice(nodes, logged).union(*named.values(), *numbers.values())
-    if not wanted:
-        return dict(nodes), [], []
-    made = {slot for bound in every for slot in bound.writes}
-    reads = {when: _read(names, made) for when, names in named.items()}
+@dataclass(frozen=True, slots=True)
+class ScalarFindings:
+    """The numbers that hooks read in their conditions and write to the log, by hook and binding, and what is wrong."""
 
-    def flowing(name: str, bound: Binding) -> Binding:
-        logs = {*chain(*logged[name][bound.method])}
-        writes = {f"{SCALARS}{number}" for number in wanted if any(_may_be(log, number) for log in logs)}
-        requested = reads.get(bound.trigger.when or "", frozenset()) if bound.half != "exit" else frozenset()
-        if not writes and not requested:
-            return bound
-        return replace(
-            bound, reads=tuple(sorted({*bound.reads, *requested})), writes=tuple(sorted({*bound.writes, *writes}))
-        )
-
-    result = {name: replace(node, bound=tuple(flowing(name, b) for b in node.bound)) for name, node in nodes.items()}
-    logs = {log for methods in logged.values() for several in methods.values() for log in chain(*several)}
-    wrong = [
-        Problem(f'hook "{name}" reads the number "{number}", which no hook logs', nodes[name].where, MEAN % number)
-        for name, read in numbers.items()
-        for number in sorted(read)
-        if number.endswith("_epoch") and not {number, f"{SCALARS}{number}"} & {*made}
-        if not any(_may_be(log, number) for log in logs)
-    ]
-    return result, wrong, list(_misspelt(nodes, named, logs, made))
+    reads: Mapping[str, SlotsByBinding]
+    writes: Mapping[str, SlotsByBinding]
+    problems: list[Problem]
+    warnings: list[Problem]
 
 
-def _logged_twice(nodes: Mapping[str, Node], logged: Mapping[str, Mapping[str, Logged]]) -> frozenset[str]:
-    """Return the numbers that two hooks log at one point, each by a name that is a plain string."""
-    first: dict[tuple[str, str], str] = {}
-    return frozenset(
-        log
-        for name, node in nodes.items()
-        for bound in node.bound
-        for log, *others in logged[name][bound.method]
-        if UNKNOWN not in log and not others and first.setdefault((bound.point, log), name) != name
-    )
+def find_scalars(nodes: Nodes, sources: Sources) -> ScalarFindings:
+    """Return the numbers that hooks read and write, those that nobody logs, and warnings of misspelt names."""
+    return _ScalarFinder(nodes, sources).find()
 
 
-def _read(names: Collection[str], made: Collection[str]) -> frozenset[str]:
-    bare = {name for name in names if not name.startswith(METRICS)}
-    metrics = {f"{METRICS}{name}" for name in bare}
-    return frozenset({*names} - bare | metrics & {*made} | {f"{SCALARS}{name}" for name in bare})
+class _ScalarFinder:
+    """Finds the numbers of a pipeline: `named` in conditions, `declared` as reads of hooks, and `logged` by methods."""
+
+    def __init__(self, nodes: Nodes, sources: Sources) -> None:
+        self._nodes = nodes
+        self._named: dict[Condition, Collection[str]] = {}  # by condition
+        self._declared: dict[str, set[str]] = {}  # by hook
+        self._logged: dict[tuple[str, str], Logged] = {}  # by hook and method
+        self._written: set[str] = set()  # slots
+        for name, node in nodes.items():
+            self._declared[name] = set()
+            for binding in node.bound:
+                when = binding.trigger.when
+                if when:
+                    self._named[when] = when.names
+                self._logged[name, binding.method] = _logged(sources[name][binding.method], binding)
+                self._written.update(binding.writes)
+                numbers = []
+                for slot in binding.reads:
+                    if slot.startswith(SCALARS):
+                        numbers.append(slot.removeprefix(SCALARS))
+                self._declared[name].update(numbers)
+        self._all_logs: set[str] = set()
+        for calls in self._logged.values():
+            for names in calls:
+                self._all_logs.update(names)
+
+    def find(self) -> ScalarFindings:
+        """Return all that there is to say of numbers."""
+        wanted = self._logged_twice().union(*self._named.values(), *self._declared.values())
+        reads: dict[str, dict[BindingKey, Collection[str]]] = {}
+        writes: dict[str, dict[BindingKey, Collection[str]]] = {}
+        if not wanted:
+            return ScalarFindings(reads, writes, [], [])
+        slots_of_condition = {when: self._slots_read(names) for when, names in self._named.items()}
+        for name, node in self._nodes.items():
+            reads[name] = {}
+            writes[name] = {}
+            for binding in node.bound:
+                if binding.trigger.when and binding.half != "exit":  # it is evaluated where the first half fires
+                    reads[name][binding.key] = slots_of_condition[binding.trigger.when]
+                writes[name][binding.key] = self._slots_written(binding, wanted)
+        return ScalarFindings(reads, writes, list(self._never_logged()), list(self._misspelt()))
+
+    def _logged_twice(self) -> set[str]:
+        """Return the numbers that two hooks log at one point, each by a name that is a plain string."""
+        first_logger: dict[tuple[str, str], str] = {}
+        twice = set()
+        for name, node in self._nodes.items():
+            for binding in node.bound:
+                for number, *others in self._logged[name, binding.method]:
+                    if UNKNOWN in number or others:
+                        continue
+                    logger = first_logger.setdefault((binding.point, number), name)
+                    if logger != name:
+                        twice.add(number)
+        return twice
+
+    def _slots_read(self, names: Collection[str]) -> set[str]:
+        """Return the slots of the names in a condition; a bare name is a number, and a metric if a hook makes one."""
+        slots = set()
+        for name in names:
+            if name.startswith(METRICS):
+                slots.add(name)
+                continue
+            slots.add(f"{SCALARS}{name}")
+            if f"{METRICS}{name}" in self._written:
+                slots.add(f"{METRICS}{name}")
+        return slots
+
+    def _slots_written(self, binding: DeclaredBinding, wanted: Collection[str]) -> set[str]:
+        """Return the slots of the wanted numbers that a binding may log."""
+        logs: set[str] = set()
+        for names in self._logged[binding.hook, binding.method]:
+            logs.update(names)
+        return {f"{SCALARS}{number}" for number in wanted if _is_logged(number, logs)}
+
+    def _never_logged(self) -> Iterator[Problem]:
+        """Yield each mean over an epoch that a hook reads and no hook logs."""
+        for name, numbers in self._declared.items():
+            for number in sorted(numbers):
+                if not number.endswith("_epoch") or _is_logged(number, self._all_logs):
+                    continue
+                if number not in self._written and f"{SCALARS}{number}" not in self._written:
+                    message = f'hook "{name}" reads the number "{number}", which no hook logs'
+                    yield Problem(message, self._nodes[name].where, MEAN % number)
+
+    def _misspelt(self) -> Iterator[Problem]:
+        """Yield a warning for each name of a condition that no hook gives, and nearly one that a hook gives."""
+        metrics = set()
+        for slot in self._written:
+            if slot.startswith(METRICS):
+                metrics.add(slot.removeprefix(METRICS))
+        known = metrics | {log for log in self._all_logs if UNKNOWN not in log}
+        for name, node in self._nodes.items():
+            conditions = dict.fromkeys(binding.trigger.when for binding in node.bound if binding.trigger.when)
+            for when in conditions:
+                for stated in sorted(self._named[when]):
+                    bare = stated.removeprefix(METRICS)
+                    if bare in known or _is_logged(bare, self._all_logs):
+                        continue
+                    suggestion = _nearest_number(bare, known)
+                    if suggestion:
+                        text = f'hook "{name}": the condition "{when}" names "{stated}", which no hook gives'
+                        yield Problem(text, node.where, f'did you mean "{suggestion}"?')
 
 
-def _logged(source: Source | None, bound: Binding) -> Logged:
-    calls = [use.call for use in uses(source, {"log"}) if use.call] if "run" in bound.takes else []
-    arguments = [call.args[:1] or [k.value for k in call.keywords if k.arg == "name"] for call in calls]
-    return [names for argument in chain(*arguments) if (names := _name(argument))]
+def _nearest_number(name: str, known: Collection[str]) -> str:
+    """Return the number, or `loss`, that a name is nearly; "" if none."""
+    for item in sorted(known):
+        if misspelt(name, item):
+            return item
+    # With another letter it may be a loss of the task's own: "dloss".
+    has_letters_of_loss = {*name.lower()} <= {*LOSS}
+    if has_letters_of_loss and misspelt(name.lower(), LOSS, shortest=3):
+        return LOSS
+    return ""
+
+
+def _logged(source: Source | None, bound: DeclaredBinding) -> Logged:
+    """Return the names that each call of `run.log` in a method may give."""
+    if "run" not in bound.takes:
+        return []
+    logged = []
+    for use in uses(source, {"log"}):
+        if use.call is None:
+            continue
+        arguments = use.call.args[:1] or [each.value for each in use.call.keywords if each.arg == "name"]
+        for argument in arguments:
+            names = _name(argument)
+            if names:
+                logged.append(names)
+    return logged
 
 
 def _name(argument: ast.expr) -> list[str]:
+    """Return the names that an expression may be, with UNKNOWN in the place of the values of an f-string."""
     match argument:
         case ast.Constant(value=str() as name):
             return [name]
         case ast.JoinedStr(values=parts):
             name = "".join(str(part.value) if isinstance(part, ast.Constant) else UNKNOWN for part in parts)
-            return [name] if name.strip(UNKNOWN) else []
+            if name.strip(UNKNOWN):
+                return [name]
+            return []
         case ast.IfExp(body=first, orelse=other):
             return [*_name(first), *_name(other)]
     return []
 
 
+def _is_logged(number: str, logs: Iterable[str]) -> bool:
+    """Say whether one of these names may be that of a number."""
+    return any(_may_be(log, number) for log in logs)
+
+
 def _may_be(log: str, name: str) -> bool:
-    return bool(re.fullmatch(".+".join(map(re.escape, log.split(UNKNOWN))), name))
-
-
-def _misspelt(
-    nodes: Mapping[str, Node], named: Mapping[str, Collection[str]], logs: Collection[str], made: Collection[str]
-) -> Iterator[Problem]:
-    """Yield a warning for each name of a condition that no hook gives, and nearly one that a hook gives, or `loss`."""
-    metrics = {slot.removeprefix(METRICS) for slot in made if slot.startswith(METRICS)}
-    known = metrics | {log for log in logs if UNKNOWN not in log}
-    for name, node in nodes.items():
-        for when in dict.fromkeys(bound.trigger.when for bound in node.bound if bound.trigger.when):
-            for stated in sorted(named[when]):
-                bare = stated.removeprefix(METRICS)
-                if bare in known or any(_may_be(log, bare) for log in logs):
-                    continue
-                suggestion = next((item for item in sorted(known) if misspelt(bare, item)), "")
-                # With another letter it may be a loss of the task's own: "dloss".
-                if not suggestion and misspelt(bare.lower(), LOSS, shortest=3) and {*bare.lower()} <= {*LOSS}:
-                    suggestion = LOSS
-                if suggestion:
-                    text = f'hook "{name}": the condition "{when}" names "{stated}", which no hook gives'
-                    yield Problem(text, node.where, f'did you mean "{suggestion}"?')
+    pattern = ".+".join(map(re.escape, log.split(UNKNOWN)))
+    return re.fullmatch(pattern, name) is not None
 
 
 ATTRIBUTES = {"model": ("model",), "optimizer": ("optimizer", "lr")}
@@ -508,7 +788,10 @@ def undeclared_slots(plan: Plan, nodes: Nodes, sources: Sources) -> Iterator[Pro
     silent = {name for name, node in nodes.items() if not any(_declared(b.reads, b.writes) for b in node.bound)}
     for point in dict.fromkeys(binding.point for binding in plan.bindings):
         writers = [binding for binding in plan.at(point) if _declared(binding.writes)]
-        readers = [binding for binding in plan.at(point) if binding.hook in silent] if writers else []
+        if writers:
+            readers = [binding for binding in plan.at(point) if binding.hook in silent]
+        else:
+            readers = []
         result = [
             (reader, read, writer)
             for reader in readers
@@ -516,9 +799,11 @@ def undeclared_slots(plan: Plan, nodes: Nodes, sources: Sources) -> Iterator[Pro
             for writer in writers
             if any(read[0] == slot or read[0] in wider(slot) or slot in wider(read[0]) for slot in writer.writes)
         ]
-        decided = Decided(plan, point) if result else None
+        if not result:
+            continue
+        decisions = PointDecisions(plan.at(point), plan.edges_at(point), plan.hooks_by_name)
         for reader, read, writer in result:
-            if decided and _is_open(decided, reader, writer):
+            if _is_open(decisions, reader, writer):
                 yield _described(plan, reader, read, writer, nodes[reader.hook].where)
 
 
@@ -540,24 +825,29 @@ def _slots_read(source: Source | None, reader: Binding) -> Iterator[Read]:
     yield from result.values()
 
 
-def _is_open(decided: Decided, item: Binding, other: Binding) -> bool:
+def _is_open(decisions: PointDecisions, item: Binding, other: Binding) -> bool:
     """Say whether nothing that the user stated orders two bindings: no edge, no phase, no `ambiguous_with`."""
-    pair = frozenset((item.hook, other.hook))
+    if item.hook == other.hook or item.phase != other.phase or decisions.may_be_turned(item.hook, other.hook):
+        return False
     first, then = sorted((item, other), key=lambda binding: binding.id)
-    stated = len(pair) == 1 or pair in decided.allowed or item.phase != other.phase
-    return not stated and decided.reason(first, then) != "edge"
+    return not decisions.is_ordered(first, then)
 
 
 def _described(plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where) -> Problem:
     slot, source, line = read
     message = f'hook "{reader.hook}" reads {source} at {reader.point}{f" ({in_words(line)})" if line else ""}'
-    order = "before" if reader.id < writer.id else "after"
+    order = "after"
+    if reader.id < writer.id:
+        order = "before"
     hint = f'declare it, and it fires after "{writer.hook}": reads = ["{slot}"]'
     hint += f" in [hooks.{reader.hook}], or in its class"
     if writer.half == "exit":
         other = f'"{writer.hook}" leaves {writer.method}, which writes {root(slot)}'
     else:
-        by = "the file" if plan.shuffle is None else f"the shuffle with seed {plan.shuffle}"
+        if plan.shuffle is None:
+            by = "the file"
+        else:
+            by = f"the shuffle with seed {plan.shuffle}"
         other = f'"{writer.hook}", which writes {root(slot)}, and nothing but {by} says so'
         hint += f'; if it must fire before, state that: before = ["{writer.hook}"]'
     return Problem(f"{message} and declares no slots: it fires {order} {other}", where, hint)

@@ -1,116 +1,97 @@
-"""The dashboard application: one canvas, one clock, keys. It only reads the run directory."""
+"""The dashboard application: a run in several pages. It only reads the run directory, and sends commands through it."""
 
 import math
-import os
-import pickle
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import groupby, takewhile
+from collections.abc import Callable
+from typing import Any, ClassVar
 
-from rich.segment import Segment
-from textual import events
-from textual.app import ComposeResult
-from textual.filter import ANSIToTruecolor, LineFilter
-from textual.geometry import Region
-from textual.strip import Strip
+from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
+from textual.message import Message
+from textual.screen import Screen
 from textual.timer import Timer
-from textual.widget import Widget
+from textual.worker import Worker, WorkerState
 
-from hookflow.events.commands import send, stop_now
-from hookflow.events.log import CHUNK
-from hookflow.events.records import Trace
-from hookflow.events.rundir import Life, RunDir, short
-from hookflow.graph.plan import Plan
-from hookflow.monitor import pointer
-from hookflow.monitor.charts import Pixels, half_blocks, read_image
-from hookflow.monitor.costs import Traced, read_trace
-from hookflow.monitor.feed import Live, Player, Recording
-from hookflow.monitor.health import ALIVE, Condition, Health, Machine, Process, RanksHere, Sensor, examine
-from hookflow.monitor.keys import PAGES, press
-from hookflow.monitor.layout import MACHINE, screen, visible
-from hookflow.monitor.panels.compare import COMPARE
-from hookflow.monitor.panels.frame import RECENT
-from hookflow.monitor.panels.gallery import beside_each_other
-from hookflow.monitor.panels.now import NOW
-from hookflow.monitor.panels.output import level_of
-from hookflow.monitor.panels.rerun import RERUN, Rerun
-from hookflow.monitor.panels.runs import RUNS, Folder, delete, resume
-from hookflow.monitor.plain import Output
-from hookflow.monitor.prompt import insert
-from hookflow.monitor.ranks import NO_PLAN
+from hookflow.events.commands import COMMANDS, stop_now
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.bindings import NAVIGATION, REPLAY, TERMINAL, TRAINING
+from hookflow.monitor.dashboard import Dashboard, ViewChoices
+from hookflow.monitor.health import ALIVE, Condition
+from hookflow.monitor.palette import ActionProvider
+from hookflow.monitor.process_watch import (
+    Machine,
+    MachineSensor,
+    ProcessView,
+    StackRequest,
+    look_at_process,
+)
+from hookflow.monitor.run_store import POLLS_PER_SECOND, RunStore
+from hookflow.monitor.screens import questions
+from hookflow.monitor.screens.compare import CompareScreen
+from hookflow.monitor.screens.dialogs import ChoiceDialog, PromptDialog
+from hookflow.monitor.screens.event_details import EventDetailsScreen
+from hookflow.monitor.screens.help import HelpScreen
+from hookflow.monitor.screens.hook_details import HookDetailsScreen
+from hookflow.monitor.screens.hooks import HooksScreen
+from hookflow.monitor.screens.log import LogScreen
+from hookflow.monitor.screens.media import MediaScreen
+from hookflow.monitor.screens.metrics import MetricsScreen
+from hookflow.monitor.screens.overview import OverviewScreen
+from hookflow.monitor.screens.page import PageScreen
+from hookflow.monitor.screens.rerun import RerunScreen
+from hookflow.monitor.screens.runs import RunsScreen
+from hookflow.monitor.screens.stacks import StacksScreen
+from hookflow.monitor.screens.system import SystemScreen
+from hookflow.monitor.screens.trace import TraceScreen
 from hookflow.monitor.settings import Preferences
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import ThemeName, row
-from hookflow.monitor.terminal import Outcome, Terminal, announcement
-from hookflow.monitor.view import Line, Notice, Scene, View
+from hookflow.monitor.terminal import Outcome, Severity, announcement
+from hookflow.monitor.widgets.replay_bar import moments_of
+
+CALM_AFTER = 5.0
+"""Seconds without a change until there are fewer looks at the log."""
+
+CALM_PAUSE = 2.0
+"""Seconds between looks at the log then."""
+
+SECONDS_BETWEEN_LOOKS, CALM_SECONDS_BETWEEN_LOOKS = 1.0, 10.0
+"""Seconds between looks at the process and the machine; the second while nothing changes."""
+
+SKIPPED_SHARE = 0.05
+"""The share of a recording that a long step takes."""
 
 
-class Canvas(Widget):
-    """The whole screen, row by row."""
+PAGES: tuple[type[PageScreen], ...] = (
+    OverviewScreen,
+    HooksScreen,
+    MetricsScreen,
+    MediaScreen,
+    LogScreen,
+    TraceScreen,
+    RunsScreen,
+)
+"""The pages, in the order of their digits."""
 
-    DEFAULT_CSS = "Canvas { width: 100%; height: 100%; }"
+DETAIL_SCREENS: tuple[type[PageScreen], ...] = (
+    HookDetailsScreen,
+    CompareScreen,
+    RerunScreen,
+    EventDetailsScreen,
+)
+"""Screens that a page opens."""
 
-    def __init__(self) -> None:
+
+class ProcessSeen(Message):
+    """A worker has looked at the processes of a run and at the machine."""
+
+    def __init__(self, directory: RunDir, process: ProcessView, machine: Machine | None) -> None:
         super().__init__()
-        self._rows: Sequence[Strip] = ()
-
-    def show(self, rows: Sequence[Strip]) -> None:
-        before, self._rows = self._rows, rows
-        if len(before) != len(rows):
-            self.refresh()
-            return
-        different: list[Region] = []
-        for y, (old, new) in enumerate(zip(before, rows, strict=True)):
-            if new != old:  # only what differs is painted, to the segment
-                start = _common(new, old)
-                end = new.cell_length - _common(reversed(list(new)), reversed(list(old)))
-                different.append(Region(start, y, end - start, 1))
-        if different:
-            self.refresh(*different)
-
-    def get_line_filters(self) -> list[LineFilter]:
-        """Return the filters of a row without the one that converts ANSI colours: the themes have none."""
-        return [each for each in super().get_line_filters() if not isinstance(each, ANSIToTruecolor)]
-
-    def render_line(self, y: int) -> Strip:
-        return self._rows[y] if y < len(self._rows) else row(self.size.width)
+        self.directory = directory
+        self.process = process
+        self.machine = machine
 
 
-def _common(segments: Iterable[Segment], others: Iterable[Segment]) -> int:
-    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(segments, others, strict=False))
-    return sum(segment.cell_length for segment, _ in pairs)
-
-
-LINES = 10_000
-"""Lines of the output that are held."""
-
-LONG = 1 << 23
-"""Bytes of the logs that are still to be read, from which on the last minutes are shown first."""
-
-OF_A_TRAINING = ("quit", "stop", "rewind")
-"""The questions that have no answer any more once the training has ended."""
-
-MOST_OFFERED = 6
-"""Checkpoints that are offered to go back to, the newest first."""
-
-RATE, RATE_OVER_SSH, RATE_CALM = 4.0, 2.0, 0.5
-"""Looks at the log per second: usually, and once nothing has changed for CALM seconds."""
-
-CALM = 5.0
-"""Seconds without a change until there are fewer looks."""
-
-SENSE, SENSE_CALM = 1.0, 10.0
-"""Seconds between looks at the machine; while a run is paused or over, CALM between looks at its process."""
-
-LISTED = 2.0
-"""Seconds between looks through the runs of the folder."""
-
-DEFAULTS = Preferences()
-
-
-class MonitorApp(Terminal):
+class MonitorApp(Dashboard):
     """Shows the run in `run`, live; or its recording, `replay` times as fast as it was.
 
     It begins with `page`; another run of the folder can be opened from there. With `readonly` no key asks anything of
@@ -118,6 +99,11 @@ class MonitorApp(Terminal):
     the dashboard: there is nothing to see. `child_exit` is called now and then, where the caller is the parent of the
     process that trains: see `hookflow.runner.distributed.failures`.
     """
+
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {page.page_name: page for page in PAGES}
+    COMMANDS: ClassVar[set[Any]] = {ActionProvider}
+
+    BINDINGS: ClassVar[list[BindingType]] = [*NAVIGATION, *TRAINING, *REPLAY, *TERMINAL]
 
     def __init__(
         self,
@@ -127,381 +113,441 @@ class MonitorApp(Terminal):
         readonly: bool = False,
         since: float = math.inf,
         child_exit: Callable[[], int | None] = lambda: None,
-        page: str = "main",
-        preferences: Preferences = DEFAULTS,
+        page: str = "overview",
+        preferences: Preferences | None = None,
     ) -> None:
-        super().__init__(preferences)
+        super().__init__(RunStore(run, replay=replay, readonly=readonly), preferences or Preferences())
         self._since = since
         self._child_exit = child_exit
-        self._readonly = readonly
-        self._own = run
-        self._folder = Folder(run.path.parent.parent)
-        self._machine: Machine | None = None
-        self._view = View(page=page, panels=preferences.settings.panels)
-        self._open(run, replay)
-        self._canvas = Canvas()
-        self._painted, self._changed, self._sensed = 0.0, 0.0, -math.inf  # the last times, by a clock that is never set
-        self._painted_machine: Machine | None = None
-        self._known: object = None
-        self._sensor: Sensor | None = None
+        self._own_run = run
+        self._first_page = page
+        self._sensor: MachineSensor | None = None
         self._timer: Timer | None = None
-
-    def _open(self, run: RunDir, replay: float | None = None) -> None:
-        """Show a run, live or as a recording; the choices among the runs stay."""
-        self.title = f"hookflow {run.path.parent.name}"
-        self._dir = run
-        self._live = Live(run, kept=True)
-        self._newest = Live(run, newest=True) if self._live.unread[0] > LONG and replay is None else None
-        self._player = Player(Recording(run), replay) if replay is not None else None
-        self._view = View(page=self._view.page, runs=self._view.runs, panels=self._view.panels)
-        self._frozen: RunState | None = None
-        self._behind = False  # a long log comes in pieces
-        self._process = Process(run)
-        self._condition: Condition | None = None  # that was seen last
-        self._images: dict[int, Pixels | str] = {}
-        self._printed = Output(run.output, back=CHUNK)
-        self._lines: deque[Line] = deque(maxlen=LINES)
-        self._trace: tuple[Trace, list[Traced] | str] | None = None
-        self._rerun: Rerun | None = None
-
-    @property
-    def _shown(self) -> Live | Recording:
-        return self._player.recording if self._player else self._newest or self._live
+        self._looked_at = -math.inf
+        self._changed_at = time.monotonic()
+        self._shown_revision = -1
+        self._condition: Condition | None = None
+        self._wants_stacks = False
+        self._trouble: int | None = None
+        self._told_ids: set[str] = set()
+        self.set_keymap(self.preferences.settings.keymap())
 
     @property
     def state(self) -> RunState:
-        """The run as far as it has been read; while a long log is read, its events and its last minutes."""
-        return self._shown.state
+        """The run as far as it has been read."""
+        return self.store.live_state
 
     @property
     def run_dir(self) -> RunDir:
         """The run, where its directory is now."""
-        return self._live.moved() or self._dir
+        return self.store.current_directory()
 
     @property
-    def plan(self) -> Plan:
-        return self._shown.plan or NO_PLAN
+    def page(self) -> PageScreen | None:
+        """The page on the screen; None while something lies above it, or while another page is being made."""
+        if not self.screen_stack:
+            return None
+        if isinstance(self.screen, PageScreen):
+            return self.screen
+        return None
 
-    def compose(self) -> ComposeResult:
-        yield self._canvas
+    def get_default_screen(self) -> Screen[Any]:
+        return Screen(id="_default")
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
+        self.title = f"hookflow {self.store.name}"
         self.take_terminal()
-        self._sensor = Sensor() if self._player is None else None
+        await self.switch_mode(self._first_page)
+        if not self.store.is_replay:
+            self._sensor = MachineSensor()
         self._tick()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._paint)
+    # Reading
 
-    def _sense(self, sensor: Sensor) -> None:
-        """Look at the process and the machine, from a thread; at the machine only while the run goes on.
+    def _tick(self) -> None:
+        """Read on, show what has changed, and come back: soon while a long log comes in pieces."""
+        if not self.screen_stack:  # the app is on its way out
+            return
+        pause = self.store.poll()
+        if self.store.own_end(self._since) and self.store.directory == self._own_run:
+            self.exit(Outcome.ENDED)
+            return
+        if self.store.revision != self._shown_revision:
+            self._shown_revision = self.store.revision
+            self._changed_at = time.monotonic()
+        self._announce()
+        self._tell_answers()
+        self._close_vain_question()
+        self._look_if_due()
+        if self.page is not None:
+            self.page.update_run()
+        if self._is_calm and not (self.store.player and self.store.player.playing):
+            pause = CALM_PAUSE
+        self._timer = self.set_timer(pause, self._tick)
 
-        What is known of the run is worked out before: the thread must not read a state that goes on meanwhile.
-        """
-        process, ranks, plan = self._process, RanksHere.of(self._live.state), self.plan
-        is_shown = self._view.page == NOW.name
-        stalls = self._health(self._live.state, time.time()).condition == "stalled"
-        over = self._health(self.state, time.time()).over
+    @property
+    def _is_calm(self) -> bool:
+        return time.monotonic() - self._changed_at > CALM_AFTER
+
+    def show_changes(self) -> None:
+        """Show what has changed, now; what was asked for is soon to be seen."""
+        was_calm = self._is_calm
+        self.store.refresh()
+        self._changed_at = time.monotonic()
+        if self.page is not None:
+            self.page.update_run(now=True)
+        if was_calm and self._timer is not None:  # else the next look is near
+            self._timer.stop()
+            self._timer = self.set_timer(1 / POLLS_PER_SECOND, self._tick)
+
+    def _announce(self) -> None:
+        """Let the terminal announce an end, a failure or a stall that comes while the run is watched."""
+        store = self.store
+        if store.is_replay or store.is_behind:
+            return
+        health = store.examine_live()
+        before = self._condition
+        self._condition = health.condition
+        is_new = before in ALIVE and before != health.condition
+        if is_new and health.occasion in self.preferences.settings.notify:
+            self.write(announcement(store.directory, health))
+
+    def _tell_answers(self) -> None:
+        """Say what the run has answered to the commands that were sent from here."""
+        for id_ in self.store.sent_ids - self._told_ids:
+            request = self.store.live_state.requests.get(id_)
+            if request is None or request.answer is None:
+                continue
+            self._told_ids.add(id_)
+            outcome = "refused"
+            if request.answer["ok"]:
+                outcome = "done"
+            note = ""
+            if request.answer["note"]:
+                note = f": {request.answer['note']}"
+            severity: Severity = "information" if request.answer["ok"] else "warning"
+            self.say(f"◉ {request.text} {outcome} at iteration {request.answer['it']}{note}", severity=severity)
+
+    def _close_vain_question(self) -> None:
+        """Close a question about the training once it has no answer any more, since that has ended."""
+        dialog = self.screen
+        if isinstance(dialog, ChoiceDialog) and dialog.about_training and self.store.health.over:
+            dialog.dismiss("")
+
+    # Looks at the process and the machine
+
+    def _look_if_due(self) -> None:
+        if self._sensor is None:
+            return
+        if self._is_calm:
+            pause = CALM_SECONDS_BETWEEN_LOOKS
+        else:
+            pause = SECONDS_BETWEEN_LOOKS
+        if time.monotonic() - self._looked_at >= pause:
+            self._look(self._sensor)
+
+    def look_at_stacks(self) -> None:
+        """Take the stacks of all ranks again."""
+        self._wants_stacks = True
+        if self._sensor is not None:
+            self._look(self._sensor)
+
+    def _look(self, sensor: MachineSensor) -> None:
+        """Look at the process, and at the machine while the run goes on, from a thread: it may take seconds."""
+        store = self.store
+        directory = store.directory
+        before = store.process
+        over = store.health.over
+        request = StackRequest(
+            store.ranks_here(),
+            store.plan,
+            shown=isinstance(self.page, StacksScreen) and not store.readonly,
+            stalls=store.health.condition == "stalled" and not store.readonly,
+            again=self._wants_stacks,
+        )
+        self._wants_stacks = False
+        self._looked_at = time.monotonic()
 
         def look() -> None:
             self._child_exit()
-            process.look(ranks)
-            if not self._readonly:
-                process.look_at_stacks(ranks, plan, is_shown=is_shown, stalls=stalls)
-            if not over:
-                self._machine = sensor.look() if process.life != "remote" else None
+            process = look_at_process(directory, before, request)
+            if over or process.life == "remote":
+                machine = None
+            else:
+                machine = sensor.look()
+            self.post_message(ProcessSeen(directory, process, machine))
 
-        self._sensed = time.monotonic()
-        self.run_worker(look, thread=True, exclusive=True, exit_on_error=True)
+        self.run_worker(look, thread=True, group="look", exclusive=True, exit_on_error=False)
 
-    @property
-    def _calm(self) -> bool:
-        """Whether nothing has changed for long."""
-        return time.monotonic() - self._changed > CALM
+    def on_process_seen(self, message: ProcessSeen) -> None:
+        if message.directory == self.store.directory:
+            self.store.process = message.process
+            self.store.machine = None if self.store.health.over else message.machine
+            if self.page is not None:
+                self.page.update_machine()
 
-    def _tick(self) -> None:
-        """Read on, paint if anything has changed, and come back: soon while a long log comes in pieces."""
-        again = self._read_on()
-        health = self._health(self.state, time.time())
-        if not self._player and not self._behind:
-            self._announce(health)
-        if (facts := self._facts(health)) != self._known:
-            self._known, self._changed = facts, time.monotonic()
-        if health.over and self._view.asking in OF_A_TRAINING:
-            self._view.asking = ""
-        if self._sensor and time.monotonic() - self._sensed >= (SENSE_CALM if self._calm else SENSE):
-            self._sense(self._sensor)
-        page = PAGES.get(self._view.page)
-        is_new = self._changed > self._painted or (self._shows_machine and self._machine is not self._painted_machine)
-        pause = 1 / RATE if self._behind else page.pause if page else 0.0  # to read on is what counts then
-        if is_new and time.monotonic() - self._painted >= pause:
-            self._paint()
-        self._timer = self.set_timer(max(again, 1 / RATE_CALM if self._calm else 0.0), self._tick)
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Say what has gone wrong in a thread."""
+        if event.state == WorkerState.ERROR and event.worker.error is not None:
+            self.say(f"{event.worker.group}: {event.worker.error!r}", severity="error")
 
-    @property
-    def _shows_machine(self) -> bool:
-        return self._view.zoomed or MACHINE in self._visible
+    # Pages
 
-    @property
-    def _visible(self) -> tuple[int, ...]:
-        """The panels that the whole dashboard has room for."""
-        width, height = self.size
-        height -= self._player is not None
-        return visible(width, height, several=self.state.ranks.world > 1, hidden=self._view.panels.hidden)
+    async def action_show_page(self, name: str) -> None:
+        self.show_page(name)
 
-    def _facts(self, health: Health) -> tuple[object, ...]:
-        """Return what a screen depends on beside keys and the machine: it is painted when one of them has changed."""
-        state, clock, page, folder = self.state, time.time(), self._view.page, self._folder
-        answers = [request.answer["t"] for request in state.requests.values() if request.answer]
-        ages = bool(state.pending) or clock - max(answers, default=0.0) < RECENT + 1  # the footer shows seconds
-        return (
-            self._dir,
-            self.plan,
-            state.news,
-            health,
-            self._player and (self._player.moment, self._player.badge),
-            self.notice[0] if time.monotonic() < self.notice[1] else "",
-            int(clock) if ages else 0,
-            self._process.looked,
-            self._dir.output.stat().st_size if page == "output" and self._dir.output.exists() else 0,
-            tuple(self._rerun.report()) if self._rerun and page == RERUN.name else (),
-            (folder.listed, folder.listing) if page == RUNS.name else (),
-            (folder.reading, *(side.state.news for side in folder.sides.values())) if page == COMPARE.name else (),
-        )
+    def show_page(self, name: str) -> None:
+        self.switch_mode(name)
 
-    def _read_on(self) -> float:
-        """Read what is new; return when to go on, in seconds."""
-        again = 1 / (RATE_OVER_SSH if "SSH_CONNECTION" in os.environ else RATE)
-        if self._player:
-            self._player.tick()
-        elif (self._newest and self._newest.poll()) or self._live.poll():
-            self._behind, again = True, 0.01
+    def open_run(self, store: RunStore) -> None:
+        """Show another run; the choices among the runs stay."""
+        self.store = store
+        self.choices = ViewChoices(by_order=self.choices.by_order)
+        self.title = f"hookflow {store.name}"
+        self._condition = None
+        self._trouble = None
+        self._shown_revision = -1
+        self._looked_at = -math.inf
+        self.show_page("overview")
+        self.show_changes()
+
+    def action_help(self) -> None:
+        if isinstance(self.screen, HelpScreen):
+            self.pop_screen()
         else:
-            self._behind, self._newest = False, None
-            end = self.state.refused or (self.state.end if self.state.failed_to_start else None)
-            if end and end["t"] >= self._since and self._dir == self._own:
-                self.exit(Outcome.ENDED)
-        if self._view.page in (RUNS.name, COMPARE.name):
-            again = self._read_runs() or again
-        return again
+            self.push_screen(HelpScreen(self.page))
 
-    def _read_runs(self) -> float:
-        """Read on in the runs that are compared, and list all of them now and then; return when to go on."""
-        if time.monotonic() - self._folder.listed > LISTED:
-            self._folder.listed = math.inf
-            self.run_worker(self._folder.refresh, thread=True, group="runs", exit_on_error=True)
-        return 0.01 * self._folder.read(self._view.runs.picked if self._view.page == COMPARE.name else ())
-
-    def _paint(self) -> None:
-        width, height = self.size
-        self._painted, self._painted_machine = time.monotonic(), self._machine
-        self._canvas.show(screen(self._scene(), width, height))
-
-    def _scene(self) -> Scene:
-        state = self._frozen or self.state
-        clock = self._player.moment if self._player else time.time()
-        notice, until = self.notice
-        health = self._health(state, clock)
-        kept = self._kept() if self._view.page == "event" or self._view.asking == "rewind" else {}
-        if self._view.asking == "rewind" and self._view.offered is None:
-            self._view.offered = sorted(kept, reverse=True)[:MOST_OFFERED]
-        badge = f"FROZEN +{self.state.frames - state.frames}" if self._frozen else "ENDED" if health.over else "LIVE"
-        scene = Scene(
-            state=state,
-            plan=self.plan,
-            health=health,
-            view=self._view,
-            path=short(self._dir.path),
-            badge=self._player.badge if self._player else badge,
-            clock=clock,
-            machine=self._machine,
-            remote=self._process.life == "remote",
-            output=self._output() if self._view.page == "output" else (),
-            kept=kept,
-            inside=self._process.inside,
-            visible=self._visible,
-            rows=self._folder.rows,
-            compared=[*self._folder.sides.values()] if self._view.page == COMPARE.name else (),
-            stacks=self._process.stacks,
-            looked=self._process.looked,
-            listing=self._folder.reading if self._view.page == COMPARE.name else self._folder.listing,
-            rerun=self._rerun.report() if self._rerun and self._view.page == RERUN.name else (),
-            replay=self._player is not None,
-            timeline=self._player.recording.timeline if self._player else None,
-            readonly=self._readonly,
-            keymap=self.preferences.settings.keymap,
-            notice=notice if time.monotonic() < until else "",
-        )
-        if self._view.page == "trace" and state.traces:
-            if self._trace is None or self._trace[0] != state.traces[-1]:  # it is read once
-                self._trace = (state.traces[-1], read_trace(self._dir.path / state.traces[-1]["path"]))
-            scene.trace = self._trace[1]
-        looked_at = beside_each_other(scene, self.size.width) if self._view.page == "gallery" else []
-        scene.images = self._images = {  # each is read once
-            shown.number: self._images.get(shown.number) or read_image(self._dir.path / shown.record["path"])
-            for shown in looked_at
-            if shown.record["k"] == "image"
-        }
-        return scene
-
-    def _output(self) -> list[Line]:
-        """Return what was printed, up to the line that has no end yet."""
-        first = self._lines[-1].number + 1 if self._lines else 0
-        fresh = [*self._printed.read(), self._printed.unfinished]
-        lines = [Line(number, level_of(text), "", text) for number, text in enumerate(fresh, first)]
-        self._lines.extend(lines[:-1])
-        return [*self._lines, *lines[-1:]] if fresh[-1] else [*self._lines]
-
-    def _kept(self) -> dict[str, list[str]]:
-        paths = sorted(self._dir.checkpoints.glob("it*/*"))
-        files = (path for path in paths if path.match("model*.pt") or path.suffix == ".distcp")
-        return {name: [file.name for file in group] for name, group in groupby(files, lambda file: file.parent.name)}
-
-    def _health(self, state: RunState, clock: float) -> Health:
-        process = self._process
-        life: Life = "alive" if self._player else process.life
-        unread, whole = self._live.unread if self._behind else (0, 0)
-        if unread > CHUNK:  # what the log says at its end is not known yet
-            text = f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB of the event log"
-            return Health("reading", text + ": older curves and times follow" * (self._newest is not None))
-        moved = self._live.moved() if life == "missing" else None
-        return examine(state, life, clock, self.plan, process.inside, process.suspicion, moved)
-
-    async def on_event(self, event: events.Event) -> None:
-        """Take every key itself: none has a meaning to Textual here."""
-        if isinstance(event, events.Key):
-            self.notice = ("", 0.0)  # which was about the key before
-            self._do(press(event.key, self._scene(), event.character or "" if event.is_printable else ""))
-        elif isinstance(event, events.MouseEvent):
-            self._point(event)
+    def action_system(self) -> None:
+        if isinstance(self.screen, SystemScreen):
+            self.pop_screen()
         else:
-            await super().on_event(event)
+            self.push_screen(SystemScreen())
 
-    def on_paste(self, event: events.Paste) -> None:
-        scene = self._scene()
-        if scene.view.prompt:
-            insert(scene.view.prompt, scene, event.text)
-            self._paint()
+    def action_stacks(self) -> None:
+        if isinstance(self.screen, StacksScreen):
+            self.pop_screen()
+        else:
+            self.push_screen(StacksScreen())
 
-    def _point(self, event: events.MouseEvent) -> None:
-        """Handle a click or the wheel; a prompt or a question takes keys alone."""
-        scene, at = self._scene(), (int(event.x), int(event.y))
-        if scene.view.prompt or scene.view.asking:
+    def action_toggle_window(self) -> None:
+        self.choices.whole_attempt = not self.choices.whole_attempt
+        window = "the last 60 s"
+        if self.choices.whole_attempt:
+            window = "the whole attempt"
+        self.say(f"times of hooks: {window}")
+        self.show_changes()
+
+    def action_freeze_or_play(self) -> None:
+        if self.store.player is not None:
+            self.store.player.toggle()
+        else:
+            self.store.toggle_freeze()
+        self.show_changes()
+
+    def action_older_trouble(self) -> None:
+        self._go_to_trouble(-1)
+
+    def action_newer_trouble(self) -> None:
+        self._go_to_trouble(1)
+
+    def _go_to_trouble(self, step: int) -> None:
+        """Go to the newest warning or error in the log, then to older ones, or back; round and round."""
+        numbers = [entry.number for entry in self.store.state.journal if entry.trouble]
+        if not numbers:
+            self.say("no warnings or errors")
             return
-        match event:
-            case events.MouseDown(button=1):
-                self._do(pointer.click(scene, self._draw, *at))
-            case events.MouseScrollUp() | events.MouseScrollDown():
-                step = -1 if isinstance(event, events.MouseScrollUp) else 1
-                self._do(pointer.wheel(scene, self._draw, *at, step))
+        at = self._trouble
+        if step < 0:
+            older = [number for number in numbers if at is not None and number < at]
+            self._trouble = older[-1] if older else numbers[-1]
+        else:
+            newer = [number for number in numbers if at is not None and number > at]
+            self._trouble = newer[0] if newer else numbers[0]
+        self.choices.log_entry = self._trouble
+        self.show_page("log")
+        self.show_changes()
 
-    def _draw(self, scene: Scene) -> list[Strip]:
-        return screen(scene, *self.size)
+    # The training
 
-    def _do(self, answer: str | Notice) -> None:
-        """Do what a key or the mouse has asked of the app, and show it."""
-        match answer:
-            case Notice(text):
-                self.say(text)
-            case "detach":
-                over = self._dir == self._own and (self._player is not None or self._scene().health.over)
-                self.exit(Outcome.ENDED if over else Outcome.DETACHED)
-            case "stop and leave":
-                if self._send("stop"):  # else the notice says why not, and the dashboard stays
-                    self.exit(Outcome.STOP)
-            case str() as action if action.startswith("send "):
-                self._send(*action.split(" ", 2)[1:])
-            case "kill":
-                self.run_worker(self._kill, thread=True, group="kill", exclusive=True, exit_on_error=True)
-            case "look":
-                self._process.wanted, self._sensed = True, -math.inf
-            case "rerun" if self._rerun and not self._rerun.over:
-                self.say(f"iteration {self._rerun.it} is being done again: one rerun at a time")
-                self._view.open(RERUN.name)
-            case "rerun":
-                with self.telling("cannot start a rerun"):
-                    if self._rerun:
-                        self._rerun.remove()
-                    self._rerun = Rerun(self._dir, self._view.metrics.at or self.state.it)
-                    self._view.open(RERUN.name)
-            case "list runs":
-                self._folder.listed = -math.inf
-            case "delete run" | "resume run" as action:
-                change = partial(self._change, action, self._folder.run(self._view.runs.at))
-                self.run_worker(change, thread=True, group="change", exit_on_error=True)
-            case "freeze":
-                self._frozen = None if self._frozen else pickle.loads(pickle.dumps(self.state))  # noqa: S301  # quicker than a copy
-            case "open":
-                self._open(self._folder.run(self._view.runs.at))
-                self._view.open("main")
-            case "suspend":
-                self.action_suspend_process()
-            case "theme":
-                self.next_theme()
-            case "mouse":
-                self.switch_mouse()
-            case "remember hidden":
-                self.remember("hidden", [*self._view.panels.hidden])
-            case "remember lower":
-                self.remember("lower", self._view.panels.lower)
-            case "search":
-                pointer.search(self._scene(), self.size.width)
-            case "find next" | "find previous" as find:
-                self._do(pointer.find(1 if find == "find next" else -1, self._scene(), self.size.width))
-            case "copy row" | "copy panel" as copy:
-                scene = self._scene()
-                self.copy(pointer.copied(scene, self._draw(scene), copy == "copy panel"))
-            case str() as action if action.startswith("copy text "):
-                self.copy(text := action.removeprefix("copy text "))
-                self.say(f"sent to the terminal's clipboard: {text}")
-            case "image":
-                self.save_image(self._dir.path)
-            case str() as action if self._player:
-                if why := self._player.obey(action):
-                    self.say(why)
-        self._paint()
-        if self._calm and self._timer:  # what was asked for is soon to be seen
-            self._changed = time.monotonic()
-            self._timer.stop()
-            self._timer = self.set_timer(1 / RATE, self._tick)
+    def action_command(self, name: str) -> None:
+        self.send_command(name)
 
-    def colour(self, name: ThemeName) -> None:
-        super().colour(name)
-        half_blocks.cache_clear()  # they have been drawn on the ground that was
-        self._images = {}
+    def action_pause(self) -> None:
+        is_paused = self.store.state.stage == "paused"
+        self.send_command(self.store.latest_of("pause", "resume", is_on=is_paused))
 
-    def _announce(self, health: Health) -> None:
-        """Let the terminal announce an end, a failure or a stall that comes while the run is watched."""
-        before, self._condition = self._condition, health.condition
-        if before in ALIVE and health.occasion in self.preferences.settings.notify:
-            self.write(announcement(self._dir, health) * (before != health.condition))
+    def action_switch_hook(self) -> None:
+        """Switch the hook at the cursor off, or on again."""
+        page = self.page
+        binding = None
+        if page is not None:
+            binding = page.hook_at_cursor
+        if binding is None:
+            self.say("no hook is at the cursor")
+            return
+        is_on = binding.hook not in self.store.state.disabled
+        command = self.store.latest_of("on", "off", binding.hook, is_on=is_on)
+        if self.send_command(command, binding.hook) and command == "off":
+            self.say(f'hook "{binding.hook}" off; the same key switches it on again')
 
-    def _send(self, command: str, *args: str) -> bool:
-        """Send a command to the run, and return whether that was possible.
+    def action_set_argument(self) -> None:
+        questions.ask_for_setting(self)
 
-        A frozen view goes on, as it would show neither the answer nor its effect.
-        """
-        self._frozen = None
-        with self.telling(f"cannot ask the run to {command}"):
-            send(self._dir, command, *args)
-            self._live.poll()
-            return True
-        return False
+    def action_rewind(self) -> None:
+        questions.ask_for_rewind(self)
 
-    def _change(self, action: str, run: RunDir) -> None:
-        """Delete or resume a run of the folder, from a thread: it takes its time."""
-        if action == "resume run":
-            self.say(f"resuming {run.id} …", math.inf)
-        self.say(delete(run) if action == "delete run" else resume(run))
-        self._folder.listed = -math.inf
+    def action_stop(self) -> None:
+        self.ask_to_stop()
 
-    def continued(self) -> None:
-        """Let a replay go on from where it was: nobody has watched it meanwhile."""
-        if self._player:
-            self._player.restart_clock()
+    def ask_to_stop(self) -> None:
+        questions.ask_to_stop(self, self._kill)
 
     def _kill(self) -> None:
         """End the run's process, from a thread: it may take its time."""
-        with self.telling("cannot end the process"):
-            stop_now(self._dir, lambda step: self.say(step, math.inf))  # each stays until the next
-            self.say(self.notice[0])
+        directory = self.store.directory
+
+        def kill() -> None:
+            with self.telling("cannot end the process"):
+                stop_now(directory, lambda step: self.say(step, 30.0, severity="warning"))
+
+        self.run_worker(kill, thread=True, group="kill", exclusive=True, exit_on_error=False)
+
+    def run_command(self, name: str) -> None:
+        """Send a command of the palette, after asking for what it takes."""
+        takes = COMMANDS[name].takes
+        if name == "rewind":
+            self.action_rewind()
+        elif name == "stop":
+            self.action_stop()
+        elif name == "set":
+            self.action_set_argument()
+        elif takes and not takes.startswith("["):
+            questions.ask_for_argument(self, name)
+        else:
+            self.send_command(name)
+
+    # A replay
+
+    def action_replay_step(self, frames: int) -> None:
+        self._replay("step", frames)
+
+    def action_replay_skip(self, direction: int) -> None:
+        self._replay("skip", direction * SKIPPED_SHARE)
+
+    def action_replay_start(self) -> None:
+        if self.store.player is not None:
+            self._replay("go_to", self.store.player.recording.first)
+
+    def action_replay_end(self) -> None:
+        if self.store.player is not None:
+            self._replay("go_to", self.store.player.recording.last)
+
+    def action_replay_speed(self, by: float) -> None:
+        self._replay("change_speed", by)
+
+    def _replay(self, method: str, value: float) -> None:
+        if self.store.player is None:
+            self.say("only a replay has this: hookflow watch --replay")
+            return
+        getattr(self.store.player, method)(value)
+        self.show_changes()
+
+    def action_epoch(self, step: int) -> None:
+        """Go to the end of an epoch before the moment, or after it."""
+        player = self.store.player
+        if player is None:
+            self.say("only a replay has this: hookflow watch --replay")
+            return
+        times = [moment.t for moment in moments_of(self.store) if moment.kind == "epoch"]
+        if step > 0:
+            ahead = [t for t in times if t > player.moment]
+        else:
+            ahead = [t for t in reversed(times) if t < player.moment]
+        if not ahead:
+            self.say("no end of an epoch there")
+            return
+        player.go_to(ahead[0])
+        self.show_changes()
+
+    def action_replay_iteration(self) -> None:
+        player = self.store.player
+        if player is None:
+            self.say("only a replay has this: hookflow watch --replay")
+            return
+
+        def go(text: str | None) -> None:
+            if text is None:
+                return
+            digits = text.strip().replace(",", "").replace("_", "")
+            if not digits.isdecimal():
+                self.say(f'"{text}" is no iteration', severity="warning")
+            elif not player.go_to_iteration(int(digits)):
+                self.say(f"iteration {digits} is not in this recording", severity="warning")
+            self.show_changes()
+
+        self.push_screen(PromptDialog("go to iteration"), go)
+
+    def continued(self) -> None:
+        """Let a replay go on from where it was: nobody has watched it meanwhile."""
+        if self.store.player is not None:
+            self.store.player.restart_clock()
+
+    # The terminal
+
+    def action_next_theme(self) -> None:
+        self.next_theme()
+        self.show_changes()
+
+    def action_switch_mouse(self) -> None:
+        self.switch_mouse()
+
+    def action_save_image(self) -> None:
+        self.save_image(self.store.directory.path)
+
+    def action_leave(self) -> None:
+        """Leave; ask first whether the training goes on, where it can be stopped."""
+        store = self.store
+        if store.can_act:
+            questions.ask_to_leave(self)
+        else:
+            self.leave()
+
+    async def action_quit(self) -> None:
+        self.action_leave()
+
+    def leave(self) -> None:
+        """Leave the dashboard; the training goes on, if it does."""
+        is_over = self.store.directory == self._own_run and (self.store.is_replay or self.store.health.over)
+        self.exit(Outcome.ENDED if is_over else Outcome.DETACHED)
+
+    def stop_and_leave(self) -> None:
+        """Ask the run to stop, and leave where that was possible; else a notice says why not."""
+        if self.send_command("stop"):
+            self.exit(Outcome.STOP)
+
+
+def bindings_by_page() -> dict[str, list[Binding]]:
+    """Return the keys of the dashboard that have a name: those of every page under "", then those of each page."""
+    pages: dict[str, list[Binding]] = {"": [*_named_bindings(MonitorApp), *_named_bindings(PageScreen)]}
+    screens: tuple[type[PageScreen], ...] = (*PAGES, StacksScreen, *DETAIL_SCREENS)
+    for screen in screens:
+        own = _named_bindings(screen)
+        if own:
+            pages[screen.page_name] = own
+    return pages
+
+
+def _named_bindings(owner: type[DOMNode]) -> list[Binding]:
+    """Return the bindings that a class itself declares and names, one a name."""
+    declared = owner.__dict__.get("BINDINGS", [])
+    return [each for each in declared if isinstance(each, Binding) and each.id]
+
+
+def pages_of_actions() -> dict[str, list[str]]:
+    """Return the names that `dashboard.toml` may give keys to, each with its pages; "" stands for every page."""
+    pages: dict[str, list[str]] = {}
+    for page, bindings in bindings_by_page().items():
+        for binding in bindings:
+            assert binding.id is not None
+            pages.setdefault(binding.id, []).append(page)
+    return pages

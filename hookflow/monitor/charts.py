@@ -1,68 +1,93 @@
-"""Curves, heat and pictures drawn with characters: axes, braille, shades, half blocks."""
-
-from __future__ import annotations
+"""Curves and heat drawn with characters: axes, braille, shades."""
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby, pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from rich.color import Color
-from rich.segment import Segment
-from rich.style import Style
 from textual.strip import Strip
 
-from hookflow.events.reading import read_regular
-from hookflow.monitor.durations import usual
-from hookflow.monitor.style import SPARKS, Part, ground_colour, row
-from hookflow.numbers import number, span
-from hookflow.png import decode_png
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+from hookflow.monitor.durations import median_of_means
+from hookflow.monitor.style import SPARKS, Part, row
+from hookflow.numbers import number_of_4_digits, span
 
 Unit = Literal["it", "epoch", "time"]
 """Units of the x-axis: iterations, epochs, or seconds of training."""
 
+# Axes
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The x-axis, from the first value that it shows to the last."""
+    """The x-axis, from the first value that it shows to the last; where it is `log` both are above zero."""
 
     first: float
     last: float
     unit: Unit = "it"
+    log: bool = False
 
     @classmethod
-    def of(cls, its: Sequence[float], it: float, total: int) -> Axis:
+    def of(cls, its: Sequence[float], it: float, total: int) -> "Axis":
         """Return the axis for values at iterations `its`, of a run that is at iteration `it` of `total`.
 
         It ends at the run's iteration, rounded up by a tenth at most, so that it holds still for a while. It begins at
         0, unless that would leave a fifth of it empty.
         """
-        unit = 10 ** max(math.floor(math.log10(it / 25)), 0) if it else 1
-        step = next(unit * digit for digit in (1, 2, 5, 10) if unit * digit >= it / 25)
-        last = max(min(math.ceil(it / step) * step, max(it, total)), 1)
+        step = _round_step(it / 25)
+        rounded = math.ceil(it / step) * step
+        last = max(min(rounded, max(it, total)), 1)
         begin = min(its, default=0) // step * step
-        return cls(begin if begin > last / 5 and len(set(its)) > 1 else 0, last)
+        has_empty_start = begin > last / 5 and len(set(its)) > 1
+        return cls(begin if has_empty_start else 0, last)
 
     def place(self, x: float) -> float:
         """Return 0 to 1 from left to right."""
-        return (x - self.first) / ((self.last - self.first) or 1)
+        if self.last == self.first:
+            return x - self.first
+        if self.log:
+            return math.log(max(x, self.first) / self.first) / math.log(self.last / self.first)
+        return (x - self.first) / (self.last - self.first)
+
+    def at(self, place: float) -> float:
+        """Return the value at a place from 0 to 1."""
+        if self.log:
+            return float(self.first * (self.last / self.first) ** place)
+        return self.first + (self.last - self.first) * place
 
     def label(self, x: float) -> str:
+        """Return a value with its unit."""
         if self.unit == "it":
             return f"it {x:.0f}"
-        return span(x) if self.unit == "time" else f"epoch {x:.{2 if self.last - self.first < 20 else 1}f}"
+        if self.unit == "time":
+            return span(x)
+        decimals = 1
+        if self.last - self.first < 20:
+            decimals = 2
+        return f"epoch {x:.{decimals}f}"
+
+    def tick(self, x: float) -> str:
+        """Return a round value without its unit."""
+        if self.unit == "time":
+            return span(x)
+        return f"{x:.6g}"
+
+
+def _round_step(least: float) -> int:
+    """Return the least of 1, 2, 5, 10, 20 … that is not below `least`."""
+    step = 1
+    if least > 0.0:
+        step = 10 ** max(math.floor(math.log10(least)), 0)
+    for digit in (1, 2, 5):
+        if step * digit >= least:
+            return step * digit
+    return step * 10
 
 
 _MAX = sys.float_info.max
+_MIN = sys.float_info.min
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +99,20 @@ class Scale:
     log: bool
 
     @classmethod
-    def of(cls, values: Sequence[float], log: bool) -> Scale:
-        low, high = min(values), max(values)
-        log = log and low >= sys.float_info.min
-        if high - low < 1e-12 * max(abs(high), 1e-12):
-            margin = low / 10 if low >= sys.float_info.min else max(-low / 10, 1.0)
-            low, high = max(low - margin, -_MAX), min(high + margin, _MAX)
-        return cls(low, high, log)
+    def of(cls, values: Sequence[float], log: bool) -> "Scale":
+        """Return the scale from the least to the greatest value; with a margin where they are the same."""
+        low = min(values)
+        high = max(values)
+        is_above_zero = low >= _MIN
+        is_flat = high - low < 1e-12 * max(abs(high), 1e-12)
+        if is_flat:
+            if is_above_zero:
+                margin = low / 10
+            else:
+                margin = max(-low / 10, 1.0)
+            low = max(low - margin, -_MAX)
+            high = min(high + margin, _MAX)
+        return cls(low, high, log and is_above_zero)
 
     def place(self, value: float) -> float:
         """Return 0 to 1 from bottom to top."""
@@ -89,47 +121,118 @@ class Scale:
         return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # the span itself may overflow
 
     def at(self, place: float) -> float:
+        """Return the value at a place from 0 to 1."""
         if self.log:
             return float(self.low ** (1 - place) * self.high**place)
         return self.low * (1 - place) + self.high * place
 
 
+MIN_FOR_PERCENTILES = 10
+"""Values from which on there are outliers among them."""
+
+
+def without_outliers(values: Sequence[float]) -> list[float]:
+    """Return the values from the 1st to the 99th percentile, both values that occur; all where there are few."""
+    if len(values) < MIN_FOR_PERCENTILES:
+        return [*values]
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return ordered[math.ceil(0.01 * last) : math.floor(0.99 * last) + 1]
+
+
 def ticks(values: Sequence[float], width: int) -> list[str]:
     """Return the values of one axis, all with the same number of decimals: three digits of what tells them apart.
 
-    There are fewer where `width` characters do not hold them; where none tells them apart, each is a `number`.
+    There are fewer where `width` characters do not hold them; where none tells them apart, or all are below a
+    thousandth, each has four digits.
     """
+    if max(map(abs, values)) < 1e-3:
+        return [number_of_4_digits(value) for value in values]
     ordered = sorted(set(values))
-    step = min((after - before for before, after in pairwise(ordered)), default=math.inf)
-    for decimals in range(max(2 - math.floor(math.log10(step)), 0) if step < math.inf else -1, -1, -1):
-        written = [f"{value:.{decimals}f}" for value in values]
-        if max(map(len, written)) <= width and len(set(written)) == len(ordered):
-            return written
-    return [number(value) for value in values]
+    steps = [after - before for before, after in pairwise(ordered)]
+    if steps:
+        most_decimals = max(2 - math.floor(math.log10(min(steps))), 0)
+        for decimals in range(most_decimals, -1, -1):
+            labels = [f"{value:.{decimals}f}" for value in values]
+            if max(map(len, labels)) <= width and len(set(labels)) == len(ordered):
+                return labels
+    return [number_of_4_digits(value) for value in values]
 
+
+# Dots: a cell of braille is two of them wide, and four high
 
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
+DotRows = list[list[int]]
+"""Rows of cells from the top; each cell is the sum of its dots' bits."""
 
-def draw(points: Iterable[tuple[float, float]], width: int, height: int) -> list[list[int]]:
-    """Return the dots of a line through `points` (x and y from 0 to 1, x rising), as rows of cells from the top."""
+
+def _clamped(place: float) -> float:
+    return min(max(place, 0.0), 1.0)
+
+
+def draw(points: Iterable[tuple[float, float]], width: int, height: int) -> DotRows:
+    """Return the dots of a line through `points` (x and y from 0 to 1, x rising).
+
+    Where points share a column of dots, the line goes through their mean.
+    """
     cells = [[0] * width for _ in range(height)]
-    across, down = 2 * width - 1, 4 * height - 1
+    last_column = 2 * width - 1
+    last_row = 4 * height - 1
     columns: dict[int, list[float]] = {}
     for x, y in points:
-        columns.setdefault(round(min(max(x, 0.0), 1.0) * across), []).append(min(max(y, 0.0), 1.0))
+        column = round(_clamped(x) * last_column)
+        columns.setdefault(column, []).append(_clamped(y))
     before: tuple[int, float] | None = None
-    for column, heights in sorted(columns.items()):
-        y = (1 - sum(heights) / len(heights)) * down  # the mean of the points that share a column
-        left, above = before or (column, y)
-        slope = (y - above) / (column - left) if column > left else 0.0
-        for x in range(left if before is None else left + 1, column + 1):
-            start, stop = round(above + slope * (x - 1 - left)), round(above + slope * (x - left))
-            step = 1 if stop >= start else -1
-            for dot in range(start if start == stop else start + step, stop + step, step):
-                cells[dot // 4][x // 2] |= _BITS[x % 2][dot % 4]
-        before = (column, y)
+    for column, heights_there in sorted(columns.items()):
+        mean = sum(heights_there) / len(heights_there)
+        here = (column, (1 - mean) * last_row)
+        if before is None:
+            _set_dot(cells, column, round(here[1]))
+        else:
+            _draw_segment(cells, before, here)
+        before = here
     return cells
+
+
+def _set_dot(cells: DotRows, column: int, row_of_dots: int) -> None:
+    cells[row_of_dots // 4][column // 2] |= _BITS[column % 2][row_of_dots % 4]
+
+
+def _draw_segment(cells: DotRows, start: tuple[int, float], end: tuple[int, float]) -> None:
+    """Draw from one column of dots to a later one, each with its row; the dot at the start is there already."""
+    left, top = start
+    slope = (end[1] - top) / (end[0] - left)
+    previous = round(top)
+    for column in range(left + 1, end[0] + 1):
+        current = round(top + slope * (column - left))
+        if current == previous:
+            _set_dot(cells, column, current)
+        elif current > previous:
+            for dot in range(previous + 1, current + 1):
+                _set_dot(cells, column, dot)
+        else:
+            for dot in range(current, previous):
+                _set_dot(cells, column, dot)
+        previous = current
+
+
+def _hatch(band: Iterable[tuple[float, float, float]], width: int, height: int) -> DotRows:
+    """Return every second dot between the least and the greatest values."""
+    cells = [[0] * width for _ in range(height)]
+    last_column = 2 * width - 1
+    last_row = 4 * height - 1
+    for x, low, high in band:
+        column = round(_clamped(x) * last_column)
+        bottom = round((1 - _clamped(low)) * last_row)
+        top = round((1 - _clamped(high)) * last_row)
+        first = top + (top + column) % 2
+        for dot in range(first, bottom + 1, 2):
+            _set_dot(cells, column, dot)
+    return cells
+
+
+# Curves
 
 
 class Curve(NamedTuple):
@@ -157,46 +260,100 @@ Cells = dict[int, tuple[str, str]]
 """The cells of a row that are not blank: a character, and the name of its style."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlotArea:
+    """The cells between the axes, and how values become places in them."""
+
+    axis: Axis
+    scale: Scale
+    width: int
+    height: int
+
+    def column(self, x: float) -> int:
+        """Return the cell of a value of the x-axis; what lies beyond an end is at it."""
+        return round(_clamped(self.axis.place(x)) * (2 * self.width - 1)) // 2
+
+    def row(self, y: float) -> int:
+        """Return the row of a finite value."""
+        return round((1 - _clamped(self.scale.place(y))) * (4 * self.height - 1)) // 4
+
+
 def plot(curves: Sequence[Curve], axis: Axis, scale: Scale, width: int, height: int) -> list[Cells]:
     """Return the curves over one another, the first one on top; values that are not finite are ✗ at the edge."""
+    area = PlotArea(axis, scale, width, height)
     rows: list[Cells] = [{} for _ in range(height)]
-
-    def ink(dots: list[list[int]], style: str) -> None:
-        for y, line in enumerate(dots):
-            rows[y].update((x, (chr(0x2800 + bits), style)) for x, bits in enumerate(line) if bits)
-
-    for curve in curves[::-1]:
-        band = [(axis.place(x), scale.place(low), scale.place(high)) for x, _, low, high in curve.points if low < high]
-        ink(_hatch(band, width, height), "faint")
-    for curve in curves[::-1]:
-        for finite, points in groupby(curve.points, lambda point: math.isfinite(point[1])):
-            if finite:
-                ink(draw([(axis.place(x), scale.place(y)) for x, y, *_ in points], width, height), curve.style)
+    for curve in reversed(curves):
+        _draw_band(rows, curve, area)
+    for curve in reversed(curves):
+        _draw_line(rows, curve, area)
     for curve in curves:
-        free, few = 0, len(curve.points) <= width // 8
-        for place, (x, y, *_) in enumerate(curve.points):
-            column = round(min(max(axis.place(x), 0.0), 1.0) * (2 * width - 1)) // 2
-            if not math.isfinite(y):
-                rows[0 if y == math.inf else -1][column] = ("✗", "error")
-            elif place in curve.signed if curve.signed else column >= free and (curve.sign or few):
-                rows[round((1 - scale.place(y)) * (4 * height - 1)) // 4][column] = (curve.sign or "•", curve.style)
-                free = column + (3 if curve.sign else 1)
+        _draw_signs(rows, curve, area)
     return rows
 
 
-def _hatch(band: Iterable[tuple[float, float, float]], width: int, height: int) -> list[list[int]]:
-    """Return every second dot between the least and the greatest values, as rows of cells from the top."""
-    cells = [[0] * width for _ in range(height)]
-    for x, *bounds in band:
-        column = round(min(max(x, 0.0), 1.0) * (2 * width - 1))
-        bottom, top = (round((1 - min(max(y, 0.0), 1.0)) * (4 * height - 1)) for y in bounds)
-        for dot in range(top + (top + column) % 2, bottom + 1, 2):
-            cells[dot // 4][column // 2] |= _BITS[column % 2][dot % 4]
-    return cells
+def _ink(rows: list[Cells], dots: DotRows, style: str) -> None:
+    """Put the dots over what is there."""
+    for cells, line in zip(rows, dots, strict=True):
+        for x, bits in enumerate(line):
+            if bits:
+                cells[x] = (chr(0x2800 + bits), style)
 
+
+def _draw_band(rows: list[Cells], curve: Curve, area: PlotArea) -> None:
+    band = []
+    for x, _, low, high in curve.points:
+        if low < high:
+            band.append((area.axis.place(x), _bounded_place(area.scale, low), _bounded_place(area.scale, high)))
+    if band:
+        _ink(rows, _hatch(band, area.width, area.height), "faint")
+
+
+def _bounded_place(scale: Scale, value: float) -> float:
+    """Return the place of a value, which may lie beyond the scale where outliers are left out."""
+    return scale.place(min(max(value, scale.low), scale.high))
+
+
+def _draw_line(rows: list[Cells], curve: Curve, area: PlotArea) -> None:
+    """Draw a line through each stretch of finite values."""
+    for is_finite, points in groupby(curve.points, lambda point: math.isfinite(point[1])):
+        if is_finite:
+            places = [(area.axis.place(x), _bounded_place(area.scale, y)) for x, y, *_ in points]
+            _ink(rows, draw(places, area.width, area.height), curve.style)
+
+
+def _draw_signs(rows: list[Cells], curve: Curve, area: PlotArea) -> None:
+    """Mark points: those that are not finite, those that are `signed`, and otherwise as many as do not crowd."""
+    has_few_points = len(curve.points) <= area.width // 8
+    sign = curve.sign or "•"
+    gap = 1
+    if curve.sign:
+        gap = 3
+    free_from = 0
+    for place, (x, y, *_) in enumerate(curve.points):
+        column = area.column(x)
+        if not math.isfinite(y):
+            if y == math.inf:
+                edge = 0
+            else:
+                edge = -1
+            rows[edge][column] = ("✗", "error")
+            continue
+        if curve.signed:
+            is_marked = place in curve.signed
+        else:
+            is_marked = column >= free_from and (curve.sign != "" or has_few_points)
+        if is_marked:
+            rows[area.row(y)][column] = (sign, curve.style)
+            free_from = column + gap
+
+
+# Charts
 
 LABEL = 7
-"""Cells for the numbers at the left of a chart."""
+"""Cells for the numbers at the left of a chart; more where a number takes more."""
+
+ROWS_BETWEEN_TICKS = 3
+"""Rows without a number between two of the y-axis, at least."""
 
 
 def chart(
@@ -206,35 +363,119 @@ def chart(
     height: int,
     *,
     log: bool = False,
+    outliers: bool = True,
     marks: Sequence[Mark] = (),
     cursor: float | None = None,
 ) -> list[Strip]:
     """Return curves over one another with both axes, and the marks on the x-axis: `height` rows of `width` cells.
 
-    The scale is logarithmic on demand, where all values are above zero. At `cursor` there is a vertical line.
+    The scale is logarithmic on demand, where all values are above zero; without `outliers` it covers the 1st to the
+    99th percentile of the means. At `cursor` there is a vertical line.
     """
-    room, rows = max(width - LABEL - 2, 1), max(height - 2, 1)
-    marks = [mark for mark in marks if 0 <= axis.place(mark.x) <= 1]
-    cells: list[Cells] = [{} for _ in range(rows)]
-    labels: dict[int, str] = {}
-    if values := [y for curve in curves for _, *ys in curve.points for y in ys if math.isfinite(y)]:
-        scale = Scale.of(values, log)
-        cells = plot(curves, axis, scale, room, rows)
-        ticked = (0, rows // 2, rows - 1)
-        labels = dict(zip(ticked, ticks([scale.at(1 - y / max(rows - 1, 1)) for y in ticked], LABEL), strict=True))
-    below: Cells = dict.fromkeys(range(room), ("─", "rest")) | marks_on(axis, marks, room)
+    num_rows = max(height - 2, 1)
+    scale = _scale_of(curves, log, outliers)
+    labels = _y_labels(scale, num_rows)
+    label_width = max([LABEL, *map(len, labels.values())])
+    room = max(width - label_width - 2, 1)
+    rows: list[Cells] = [{} for _ in range(num_rows)]
+    if scale is not None:
+        rows = plot(curves, axis, scale, room, num_rows)
+    below: Cells = dict.fromkeys(range(room), ("─", "rest"))
+    below |= marks_on(axis, marks, room)
     if cursor is not None and 0 <= axis.place(cursor) <= 1:
-        at = round(axis.place(cursor) * (room - 1))
-        cells = [{at: ("│", "dim")} | line for line in cells]
-        below[at] = ("┴", "focus")
-    indent = f"{'':>{LABEL}} "
-    left, right = indent + axis.label(axis.first), axis.label(axis.last)
-    legend = "  ".join(dict.fromkeys(f"{sign} {style}" for _, sign, style in marks))
-    legend = legend if len(left + right + legend) + 4 < width else ""
-    gap = max(width - 1 - len(left + right + legend), 0)
-    bounds = f"{left}{' ' * (gap // 2)}{legend}{' ' * (gap - gap // 2)}{right}"
-    plotted = [row(width, (f"{labels.get(y, ''):>{LABEL}} ", "dim"), *parts_of(line)) for y, line in enumerate(cells)]
-    return [*plotted, row(width, indent, *parts_of(below)), row(width, (bounds, "dim"))][-max(height, 0) :]
+        column = round(axis.place(cursor) * (room - 1))
+        rows = [{column: ("│", "dim")} | cells for cells in rows]
+        below[column] = ("┴", "focus")
+    strips = []
+    for y, cells in enumerate(rows):
+        label = labels.get(y, "")
+        strips.append(row(width, (f"{label:>{label_width}} ", "dim"), *parts_of(cells)))
+    indent = " " * (label_width + 1)
+    strips.append(row(width, indent, *parts_of(below)))
+    strips.append(row(width, indent, (x_labels(axis, room), "dim")))
+    return strips[len(strips) - max(height, 0) :]
+
+
+def _scale_of(curves: Sequence[Curve], log: bool, outliers: bool) -> Scale | None:
+    """Return the scale of all that is finite; None where nothing is."""
+    values = []
+    for curve in curves:
+        for _, mean, low, high in curve.points:
+            seen = (mean, low, high) if outliers else (mean,)
+            values += [value for value in seen if math.isfinite(value)]
+    if not values:
+        return None
+    if not outliers:
+        values = without_outliers(values)
+    return Scale.of(values, log)
+
+
+def _y_labels(scale: Scale | None, num_rows: int) -> dict[int, str]:
+    """Return the numbers of the y-axis by their rows: at both ends, and at even distances between them."""
+    if scale is None:
+        return {}
+    last = num_rows - 1
+    parts = 1
+    for count in (2, 3, 4):
+        if last // count > ROWS_BETWEEN_TICKS or count == 2:
+            parts = count
+    rows = sorted({last * part // parts for part in range(parts + 1)})
+    values = [scale.at(1 - y / max(last, 1)) for y in rows]
+    return dict(zip(rows, ticks(values, LABEL), strict=True))
+
+
+TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+"""Round lengths of time in seconds."""
+
+CELLS_BETWEEN_TICKS = 10
+"""Cells from one number of the x-axis to the next, at least."""
+
+
+def x_labels(axis: Axis, width: int) -> str:
+    """Return the numbers below an x-axis: its ends with their unit, and as many round values as do not crowd."""
+    left = axis.label(axis.first)
+    right = axis.label(axis.last)
+    if len(left) + len(right) + 1 > width:
+        return left[:width]
+    line = left
+    last_start = width - len(right)
+    for value in _round_values(axis, max(width // CELLS_BETWEEN_TICKS, 1)):
+        text = axis.tick(value)
+        start = round(axis.place(value) * (width - 1)) - len(text) // 2
+        has_room = start >= len(line) + 3 and start + len(text) + 3 <= last_start
+        if has_room:
+            line = f"{line:<{start}}{text}"
+    return f"{line:<{last_start}}{right}"
+
+
+def _round_values(axis: Axis, count: int) -> list[float]:
+    """Return round values of an axis, about so many."""
+    length = axis.last - axis.first
+    if length <= 0:
+        return []
+    if axis.log:
+        lowest = math.ceil(math.log10(axis.first))
+        highest = math.floor(math.log10(axis.last))
+        return [10.0**power for power in range(lowest, highest + 1)]
+    least = length / count
+    if axis.unit == "time":
+        at = bisect_left(TIME_STEPS, least)
+        step: float = TIME_STEPS[at] if at < len(TIME_STEPS) else _round_step(least / 86400) * 86400
+    else:
+        step = _round_step(least)
+    first = math.ceil(axis.first / step)
+    last = math.floor(axis.last / step)
+    return [step * place for place in range(first, last + 1)]
+
+
+def legend(marks: Iterable[Mark]) -> str:
+    """Return what the marks mean, each sign once."""
+    words = [f"{mark.sign} {mark.style}" for mark in marks]
+    return "  ".join(dict.fromkeys(words))
+
+
+TROUBLE_SIGNS = "▲✗"
+"""Marks of which none is left out."""
 
 
 def marks_on(axis: Axis, marks: Iterable[Mark], width: int) -> Cells:
@@ -242,31 +483,61 @@ def marks_on(axis: Axis, marks: Iterable[Mark], width: int) -> Cells:
 
     Of others that would touch their like, every second is left out.
     """
-    result: Cells = {}
-    placed = [(round(axis.place(x) * (width - 1)), sign) for x, *sign in marks if 0 <= axis.place(x) <= 1]
-    for sign, style in dict.fromkeys((sign, style) for _, (sign, style) in placed):
-        columns = sorted({column for column, each in placed if each == [sign, style]})
-        while sign not in "▲✗" and any(after - before < 3 for before, after in pairwise(columns)):
-            columns = columns[::-2][::-1]
-        result |= dict.fromkeys(columns, (sign, style))
-    return result
+    columns_of: dict[tuple[str, str], set[int]] = {}
+    for mark in marks:
+        place = axis.place(mark.x)
+        if 0 <= place <= 1:
+            columns = columns_of.setdefault((mark.sign, mark.style), set())
+            columns.add(round(place * (width - 1)))
+    cells: Cells = {}
+    for (sign, style), columns in columns_of.items():
+        kept = sorted(columns)
+        if sign not in TROUBLE_SIGNS:
+            kept = _thinned(kept)
+        for column in kept:
+            cells[column] = (sign, style)
+    return cells
 
 
-def parts_of(cells: Cells) -> list[Part]:
+def _thinned(columns: list[int]) -> list[int]:
+    """Return the columns without every second, as often as some are less than three cells apart; the last stays."""
+    while any(after - before < 3 for before, after in pairwise(columns)):
+        columns = columns[::-2][::-1]
+    return columns
+
+
+def parts_of(cells: Mapping[int, tuple[str, str]]) -> list[Part]:
     """Return a row of cells as few pieces of text."""
-    parts: list[tuple[str, str]] = []
+    parts: list[Part] = []
+    text = ""
+    style = ""
     end = 0
-    for x, (sign, style) in sorted(cells.items()):
-        before = parts.pop()[0] if parts and parts[-1][1] == style else ""
-        parts.append((before + " " * (x - end) + sign, style))
+    for x, (sign, sign_style) in sorted(cells.items()):
+        gap = " " * (x - end)
+        if sign_style == style:
+            text += gap + sign
+        else:
+            if text:
+                parts.append((text, style))
+            text = gap + sign
+            style = sign_style
         end = x + 1
-    return [*parts]
+    if text:
+        parts.append((text, style))
+    return parts
+
+
+# Rows of bars and shades
 
 
 def heights(means: Sequence[float | None]) -> str:
     """Return the means as a row of bars, of which three eighths are as usual."""
-    scale, bars = 3 / (usual(means) or 1.0), SPARKS[0] + SPARKS
-    return "".join([" " if mean is None else bars[min(round(mean * scale), 8)] for mean in means])
+    eighths = 3 / (median_of_means(means) or 1.0)
+    bars = SPARKS[0] + SPARKS
+    row_of_bars = ""
+    for mean in means:
+        row_of_bars += " " if mean is None else bars[min(round(mean * eighths), 8)]
+    return row_of_bars
 
 
 SHADES = (("░", "heat1"), ("▒", "heat1"), ("▒", "heat2"), ("▓", "heat2"), ("▓", "heat3"), ("█", "heat4"))
@@ -276,70 +547,11 @@ def heat(values: Sequence[float | None], scale: Scale) -> list[Part]:
     """Return values as one row of shades; None is blank, and what is not finite ✗."""
     cells: Cells = {}
     for x, value in enumerate(values):
-        if value is not None:
-            known = math.isfinite(value)
-            cells[x] = SHADES[min(int(scale.place(value) * 6), 5)] if known else ("✗", "error")
-    return parts_of(cells)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pixels:
-    """An image: height × width × RGB, 8 bits each."""
-
-    rgb: NDArray[np.uint8]
-
-
-def read_image(path: Path) -> Pixels | str:
-    """Return what is seen of an image (grey, RGB or RGBA) before the dashboard's ground, or why there is none."""
-    import numpy as np
-
-    try:
-        pixels = decode_png(read_regular(path))
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    except ValueError as error:
-        return f"cannot be shown: {error}"
-    if pixels.shape[2] == 1:
-        return Pixels(np.repeat(pixels, 3, axis=2))
-    if pixels.shape[2] == 3:
-        return Pixels(pixels)
-    alpha = pixels[:, :, 3:] / 255
-    seen: NDArray[Any] = pixels[:, :, :3] * alpha + np.array(ground_colour()) * (1 - alpha)
-    return Pixels(seen.round().astype(np.uint8))
-
-
-@lru_cache(maxsize=16)  # the screen is painted several times a second
-def half_blocks(image: Pixels, width: int, height: int) -> tuple[Strip, ...]:
-    """Return the image as large as it may be in so many cells, its proportions kept; a large one is shown in means."""
-    import numpy as np
-
-    tall, wide = image.rgb.shape[:2]
-    factor = min(width / wide, 2 * height / tall)
-    factor = int(factor) if factor >= 1 else factor  # the pixels of a small one stay squares of one size
-    pixels = _resized(image.rgb, max(round(wide * factor), 1), max(round(tall * factor), 1))
-    if len(pixels) % 2:
-        pixels = np.concatenate([pixels, np.full_like(pixels[:1], ground_colour())])
-    lines = []
-    for upper, lower in zip(pixels[::2].tolist(), pixels[1::2].tolist(), strict=True):
-        segments = []
-        for (above, below), same in groupby(zip(map(tuple, upper), map(tuple, lower), strict=True)):
-            style = Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))
-            segments.append(Segment("▀" * len([*same]), style))
-        lines.append(Strip(segments))
-    return tuple(lines)
-
-
-def _resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
-    """Return the image in another size: of each new pixel the mean of the old ones that it covers."""
-    import numpy as np
-
-    result = pixels.astype(np.float32)
-    for axis, size in ((0, height), (1, width)):
-        before = result.shape[axis]
-        starts = np.arange(size) * before // size
-        if size < before:
-            counts = np.diff(starts, append=before).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
-            result = np.add.reduceat(result, starts, axis=axis) / counts
+        if value is None:
+            continue
+        if math.isfinite(value):
+            shade = int(_clamped(scale.place(value)) * len(SHADES))
+            cells[x] = SHADES[min(shade, len(SHADES) - 1)]
         else:
-            result = result.take(starts, axis=axis)
-    return result.round().astype(np.uint8)
+            cells[x] = ("✗", "error")
+    return parts_of(cells)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import tomli
@@ -24,7 +25,7 @@ OF_THE_LOG = ("python", "torch", "device", "precision", "host", "world", "strate
 """The keys of a run record that are of its environment."""
 
 
-class Side:
+class ComparedRun:
     """A run beside others: what it was started with, and its log, which `live` folds."""
 
     def __init__(self, run: RunDir) -> None:
@@ -64,36 +65,54 @@ def env_info(run: RunDir) -> dict[str, Any]:
 
 def unequal(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the keys in which tables differ, with the value of each table; None where it has none."""
-    keys = dict.fromkeys(key for table in tables for key in table)
-    values = {key: [table.get(key) for table in tables] for key in keys}
-    return {key: each for key, each in values.items() if any(value != each[0] for value in each)}
+    differing = {}
+    for key in _every_key(tables):
+        values = [table.get(key) for table in tables]
+        if any(value != values[0] for value in values):
+            differing[key] = values
+    return differing
 
 
-def plan_difference(first: Side, other: Side) -> Difference:
+def _every_key(tables: Iterable[Iterable[str]]) -> list[str]:
+    """Return the keys of tables, each once, in the order in which they come."""
+    return list(dict.fromkeys(chain.from_iterable(tables)))
+
+
+def plan_difference(first: ComparedRun, other: ComparedRun) -> Difference:
     """Return the keys, hooks, edges and orders in which the pipelines of two runs differ."""
     return difference((first.tables, first.plan), (other.tables, other.plan))
 
 
 def changed_keys(results: Sequence[Difference]) -> list[dict[str, Any]]:
     """Return of each run the keys in which one differs from the first, hooks that are not in both aside."""
-    changed = dict.fromkeys(change.key for result in results for change in result.keys)
-    first = {change.key: change.old for result in results for change in result.keys}
-    others = [{change.key: change.new for change in result.keys} for result in results]
-    return [first, *({key: each.get(key, first[key]) for key in changed} for each in others)]
+    of_first: dict[str, Any] = {}
+    for result in results:
+        of_first |= {change.key: change.old for change in result.keys}
+    of_each = [of_first]
+    for result in results:
+        of_each.append(of_first | {change.key: change.new for change in result.keys})
+    return of_each
 
 
 def metrics_of(states: Sequence[RunState]) -> list[str]:
     """Return the metrics of runs: those that hooks monitor first."""
-    names = dict.fromkeys(name for state in states for name in state.metrics.by_name)
-    return in_order(names, dict.fromkeys(name for state in states for name in state.monitored))
+    names = _every_key(state.metrics.by_name for state in states)
+    return in_order(names, _every_key(state.monitored for state in states))
 
 
 def results(states: Sequence[RunState]) -> dict[str, dict[str, list[float | None]]]:
     """Return of each metric the "last" value of each run, and the "best" one; None where a run has none."""
-    best = [{name: record.value for name, record in state.metrics.best.items()} for state in states]
-    last = [{name: points[-1][1] for name, points in state.metrics.by_name.items() if points} for state in states]
-    both = {"last": last, "best": best}.items()
-    return {name: {kind: [each.get(name) for each in of] for kind, of in both} for name in metrics_of(states)}
+    by_metric: dict[str, dict[str, list[float | None]]] = {}
+    for name in metrics_of(states):
+        last: list[float | None] = []
+        best: list[float | None] = []
+        for state in states:
+            points = state.metrics.by_name.get(name)
+            record = state.metrics.best.get(name)
+            last.append(points[-1][1] if points else None)
+            best.append(record.value if record else None)
+        by_metric[name] = {"last": last, "best": best}
+    return by_metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +125,8 @@ class Spent:
     @property
     def deltas(self) -> tuple[float, ...]:
         """The differences of the other runs from the first; what does not occur takes no time."""
-        first, *others = (each or 0.0 for each in self.ns)
-        return tuple(each - first for each in others)
+        first = self.ns[0] or 0.0
+        return tuple((other or 0.0) - first for other in self.ns[1:])
 
     @property
     def delta(self) -> float:
@@ -117,29 +136,37 @@ class Spent:
     @property
     def change(self) -> str:
         """The largest difference in words: new, gone, or how many times as long."""
-        first, last = self.ns[0], max(self.ns, key=lambda ns: abs((ns or 0.0) - (self.ns[0] or 0.0)))
-        if first is None or last is None:
-            return "" if first is last else "new" if first is None else "gone"
-        ratio = max(first, last) / min(first, last) if min(first, last) else 0.0
-        return f"×{rough(ratio)} {'slower' if last > first else 'quicker'}" if ratio > 1.1 else ""
+        distances = [0.0, *map(abs, self.deltas)]
+        first = self.ns[0]
+        farthest = self.ns[distances.index(max(distances))]
+        if first is None and farthest is None:
+            return ""
+        if first is None:
+            return "new"
+        if farthest is None:
+            return "gone"
+        shorter, longer = sorted((first, farthest))
+        if not shorter or longer / shorter <= 1.1:
+            return ""
+        return f"×{rough(longer / shorter)} {'slower' if farthest > first else 'quicker'}"
 
 
-def times(sides: Sequence[Side]) -> list[Spent]:
+def times(runs: Sequence[ComparedRun]) -> list[Spent]:
     """Return where the time of an iteration went, over the last attempt of each run; the largest difference first.
 
     Hooks that fire elsewhere in the training are shared out over the iterations, too. What fires once is not: its share
     would be the smaller the longer a run is; see `times_once`. The whole iteration comes last.
     """
-    rows = _rows([_spent(side.state, side.plan) for side in sides])
+    rows = _rows([_time_per_iteration(run.state, run.plan) for run in runs])
     return sorted(rows, key=lambda row: (row.name == WHOLE, -abs(row.delta)))
 
 
-def times_once(sides: Sequence[Side]) -> list[Spent]:
+def times_once(runs: Sequence[ComparedRun]) -> list[Spent]:
     """Return what hooks took before the training and after it, over the last attempt of each run.
 
     It is all of their time. The largest difference comes first.
     """
-    rows = _rows([_totals(side.state, side.plan, recurring=False) for side in sides])
+    rows = _rows([_totals(run.state, run.plan, recurring=False) for run in runs])
     return sorted(rows, key=lambda row: -abs(row.delta))
 
 
@@ -148,8 +175,7 @@ WHOLE = "iteration"
 
 def _rows(spent: Sequence[Mapping[str, float]]) -> list[Spent]:
     """Return a row for each name, from the ns of each run by name."""
-    names = dict.fromkeys(name for each in spent for name in each)
-    return [Spent(name, tuple(each.get(name) for each in spent)) for name in names]
+    return [Spent(name, tuple(each.get(name) for each in spent)) for name in _every_key(spent)]
 
 
 def _totals(state: RunState, plan: Plan, *, recurring: bool) -> dict[str, float]:
@@ -163,15 +189,16 @@ def _totals(state: RunState, plan: Plan, *, recurring: bool) -> dict[str, float]
     return totals
 
 
-def _spent(state: RunState, plan: Plan) -> dict[str, float]:
+def _time_per_iteration(state: RunState, plan: Plan) -> dict[str, float]:
     """Return the ns of an iteration by hook and point, and by phase."""
-    rank = state.first
-    count = rank.attempt.sums["iters"]
-    if not count:
+    attempt = state.first.attempt
+    iters = attempt.sums["iters"]
+    if not iters:
         return {}
-    totals = {name: ns / count for name, ns in _totals(state, plan, recurring=True).items()}
-    totals |= {phase: ns / count for phase, ns in rank.attempt.booked.items() if phase != "hooks"}
-    return {name: ns for name, ns in {**totals, WHOLE: state.iterating / count}.items() if ns}
+    totals = _totals(state, plan, recurring=True)
+    totals |= {phase: ns for phase, ns in attempt.by_phase.items() if phase != "hooks"}
+    totals[WHOLE] = state.iterating
+    return {name: ns / iters for name, ns in totals.items() if ns}
 
 
 def points_of(state: RunState, name: str) -> list[tuple[int, float]]:
@@ -179,7 +206,7 @@ def points_of(state: RunState, name: str) -> list[tuple[int, float]]:
     return state.metrics.by_name.get(name) or [*state.scalars.get(name, ())]
 
 
-def names_of(sides: Iterable[Side]) -> list[str]:
+def names_of(runs: Iterable[ComparedRun]) -> list[str]:
     """Return what can be drawn of runs: their metrics, then their scalars."""
-    states = [side.state for side in sides]
-    return [*dict.fromkeys([*metrics_of(states), *(name for state in states for name in state.scalar_names)])]
+    states = [run.state for run in runs]
+    return _every_key([metrics_of(states), *(state.scalar_names for state in states)])

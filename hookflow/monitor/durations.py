@@ -1,4 +1,4 @@
-"""The durations of firings and iterations: of the last minute, and over the whole run.
+"""The durations of calls and iterations: of the last minute, and over the whole run.
 
 Frames are counted when a figure is read, since most are never read. So reading changes these objects, too: all of them
 belong to the thread that folds the log.
@@ -17,18 +17,30 @@ from typing import Any, Literal, NamedTuple
 from hookflow.events.packing import add_packed, bin_of, percentile
 from hookflow.events.records import PHASES, Frame, OnDevice
 from hookflow.graph.plan import Binding, Plan
-from hookflow.numbers import duration, rough
+from hookflow.numbers import duration
 
 WINDOW = 60
-"""Seconds that heat, shares, trends and rates look back."""
+"""Seconds that shares, means and rates look back."""
 
-RECENT, SLOWER = 10, 1.5
-"""A binding is slower once its last RECENT seconds with firings take SLOWER times as long as those before."""
+RECENT = 10
+"""Seconds with calls that are compared with those before them."""
+
+SLOWER = 1.5
+"""A hook is slower once its last RECENT seconds with calls take so many times as long as those before."""
+
+MAX_UNCOUNTED = 64
+"""Frames of a hook that may wait until they are counted."""
+
+MAX_BUCKETS = 512
+"""Buckets of a history; when there would be more, two neighbours become one."""
+
+ITERATION = "iteration"
+"""The name of the history of whole iterations, beside those of `PHASES`."""
 
 
 @dataclass(slots=True)
-class Firings:
-    """Firings of one binding: how many, their ns, the longest, and how many by bin."""
+class CallTotals:
+    """Calls of one hook at one point: how many, their ns, the longest, and how many by bin."""
 
     count: int = 0
     total: int = 0
@@ -36,15 +48,22 @@ class Firings:
     bins: dict[int, int] = field(default_factory=dict)
 
     def add(self, count: int, total: int, longest: int, packed: Sequence[int]) -> None:
-        """Add firings, whose bins are packed as in frames."""
+        """Add calls, whose bins are packed as in frames."""
         self.count += count
         self.total += total
-        if longest > self.longest:
-            self.longest = longest
+        self.longest = max(self.longest, longest)
         add_packed(self.bins, packed)
 
-    def take(self, count: int, total: int, longest: int, packed: Sequence[int]) -> None:
-        """Take firings away again; if the longest was one of them, it becomes 0."""
+    def merge(self, other: "CallTotals") -> None:
+        """Add the calls of other totals."""
+        self.count += other.count
+        self.total += other.total
+        self.longest = max(self.longest, other.longest)
+        for bin_number, count in other.bins.items():
+            self.bins[bin_number] = self.bins.get(bin_number, 0) + count
+
+    def subtract(self, count: int, total: int, longest: int, packed: Sequence[int]) -> None:
+        """Take calls away again; if the longest was one of them, `longest` becomes 0: it is not known."""
         self.count -= count
         self.total -= total
         if longest >= self.longest:
@@ -52,15 +71,78 @@ class Firings:
         add_packed(self.bins, packed, -1)
 
     def percentile(self, share: float) -> float:
-        """Return the duration that `share` of the firings stay below, in ns; never above the longest."""
+        """Return the duration that `share` of the calls stay below, in ns; never above the longest."""
         return min(percentile(self.bins, share), self.longest)
 
 
-@dataclass(slots=True)
-class Beside:
-    """The firings of an offloaded binding, in the thread of its hook: how many, their ns, and the longest.
+class Slowdown(NamedTuple):
+    """Since iteration `it` a call takes `ns`, and took `usual` ns before."""
 
-    `waiting` are those that wait for the thread now, `dropped` those that found the queue full.
+    it: int
+    ns: float
+    usual: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long as before a call takes."""
+        return self.ns / self.usual
+
+
+class TimedEntry(NamedTuple):
+    """A frame's entry about a hook or about iterations, with the second of the clock and the iteration of the frame.
+
+    `packed` is [calls, total ns, longest ns, last ns, bins]. Without a call the total is the time of the trigger.
+    """
+
+    second: int
+    it: int
+    packed: Sequence[Any]
+
+
+class RollingWindow:
+    """The calls of the last `WINDOW` seconds.
+
+    Entries are queued as they arrive, and added to the totals when these are read.
+    """
+
+    def __init__(self) -> None:
+        self.entries: deque[TimedEntry] = deque()
+        self._num_added = 0  # entries at the left end that `_totals` contains
+        self._totals = CallTotals()  # its `longest` is 0 where it is not known
+
+    def add(self, entry: TimedEntry) -> None:
+        """Add the newest entry, and drop those that have left the window."""
+        self.entries.append(entry)
+        oldest = entry.second - WINDOW
+        while not oldest < self.entries[0].second <= entry.second:  # it is later where the clock was set back
+            self._drop_oldest()
+
+    def totals_since(self, second: int) -> CallTotals:
+        """Return the calls after a second, which is never before that of the last call, and drop those before."""
+        while self.entries and self.entries[0].second <= second:
+            self._drop_oldest()
+        if not self._totals.longest:
+            self._totals.longest = max((entry.packed[2] for entry in self.entries), default=0)
+        for entry in islice(self.entries, self._num_added, None):
+            count, total, longest, _, bins = entry.packed
+            self._totals.add(count, total, longest, bins)
+        self._num_added = len(self.entries)
+        return self._totals
+
+    def _drop_oldest(self) -> None:
+        entry = self.entries.popleft()
+        if self._num_added > 0:
+            self._num_added -= 1
+            count, total, longest, _, bins = entry.packed
+            self._totals.subtract(count, total, longest, bins)
+
+
+@dataclass(slots=True)
+class OffloadStats:
+    """The calls of an offloaded hook, in its own thread: how many, their ns, and the longest.
+
+    `waiting` are those that wait for the thread now, `dropped` those that found the queue full. `window` has the calls
+    of the last `WINDOW` seconds.
     """
 
     count: int = 0
@@ -68,236 +150,261 @@ class Beside:
     longest: int = 0
     waiting: int = 0
     dropped: int = 0
+    window: RollingWindow = field(default_factory=RollingWindow)
 
-    def add(self, count: int, total: int, longest: int, waiting: int, dropped: int) -> None:
+    def add(self, t: float, packed: Sequence[int]) -> None:
+        """Add a frame's entry: calls, their ns, the longest, and those waiting and dropped by then."""
+        count, total, longest, waiting, dropped = packed
         self.count += count
         self.total += total
         self.longest = max(self.longest, longest)
-        self.waiting, self.dropped = waiting, dropped
+        self.waiting = waiting
+        self.dropped = dropped
+        if count:
+            self.window.add(TimedEntry(int(t), 0, (count, total, longest, 0, (0,))))
+
+    def totals(self, since: float = -math.inf) -> CallTotals:
+        """Return the calls of the whole attempt, or since a moment of the last `WINDOW` seconds; without bins."""
+        if since == -math.inf:
+            return CallTotals(self.count, self.total, self.longest)
+        return self.window.totals_since(math.floor(since))
 
     def __str__(self) -> str:
-        took = [f"mean {duration(self.total / self.count)}", f"max {duration(self.longest)}"] if self.count else []
-        late = [f"{self.waiting} waiting" * bool(self.waiting), f"{self.dropped} dropped" * bool(self.dropped)]
-        return ", ".join(filter(None, [f"{self.count} firings", *took, *late]))
+        parts = [f"{self.count} calls"]
+        if self.count:
+            parts.append(f"mean {duration(self.total / self.count)}")
+            parts.append(f"max {duration(self.longest)}")
+        if self.dropped:
+            parts.append(f"{self.dropped} dropped")
+        if self.waiting:
+            parts.append(f"{self.waiting} waiting")
+        return ", ".join(parts)
 
 
-class Slower(NamedTuple):
-    """Since iteration `it` a firing takes `ns`, and took `usual` ns before."""
-
-    it: int
-    ns: float
-    usual: float
-
-    def __str__(self) -> str:
-        return f"×{rough(self.ns / self.usual)} since iteration {self.it}"
-
-
-Entry = tuple[int, int, Sequence[Any]]
-"""A frame's entry of a binding, or of iterations, behind the second of the clock and the iteration of the frame."""
-
-
-class Lately:
-    """The entries of the last WINDOW seconds. They stay packed until `since` counts those that have come."""
+class SlowdownDetector:
+    """Compares the last `RECENT` seconds with calls with those before them, by medians: spikes weigh nothing."""
 
     def __init__(self) -> None:
-        self.entries: deque[Entry] = deque()
-        self._counted, self._sums = 0, Firings()  # the first entries, so many of them; the longest may be unknown: 0
+        self.slowdown: Slowdown | None = None
+        self._recent: deque[tuple[int, float]] = deque()  # of each of the last seconds its first iteration and mean ns
+        self._past: Counter[int] = Counter()  # the seconds before them, by the bin of their mean
+        self._num_past = 0
+        self._next_median = RECENT  # at so many seconds the median of the past is taken again
+        self._usual = 0.0  # that median
 
-    def add(self, new: Entry) -> None:
-        self.entries.append(new)
-        while not new[0] - WINDOW < self.entries[0][0] <= new[0]:  # it is later where the clock was set back
-            self._forget()
+    def add_second(self, it: int, mean: float) -> None:
+        """Take the mean of the calls of the next second, which begins at iteration `it`."""
+        self._recent.append((it, mean))
+        if len(self._recent) > RECENT:
+            _, oldest_mean = self._recent.popleft()
+            self._add_to_past(oldest_mean)
+        limit = SLOWER * self._usual
+        if limit == 0.0:
+            return
+        if self.slowdown is None and mean <= limit:
+            return
+        if self.slowdown is None:
+            since = self._first_iteration_above(limit)
+        else:
+            since = self.slowdown.it
+        ns = median(each for _, each in self._recent)
+        self.slowdown = Slowdown(since, ns, self._usual) if ns > limit else None
 
-    def since(self, second: int) -> Firings:
-        """Return the firings after a second, which is never before that of the last call, and forget those before."""
-        while self.entries and self.entries[0][0] <= second:
-            self._forget()
-        self._sums.longest = self._sums.longest or max((entry[2] for *_, entry in self.entries), default=0)
-        for _, _, (count, total, longest, _, bins) in islice(self.entries, self._counted, None):
-            self._sums.add(count, total, longest, bins)
-        self._counted = len(self.entries)
-        return self._sums
+    def _add_to_past(self, mean: float) -> None:
+        self._past[bin_of(round(mean))] += 1
+        self._num_past += 1
+        if self.slowdown is None and self._num_past >= self._next_median:
+            self._usual = percentile(self._past, 0.5)
+            self._next_median = self._num_past + max(RECENT, self._num_past // 10)
 
-    def _forget(self) -> None:
-        *_, (count, total, longest, _, bins) = self.entries.popleft()
-        if self._counted:
-            self._counted -= 1
-            self._sums.take(count, total, longest, bins)
+    def _first_iteration_above(self, limit: float) -> int:
+        return next(it for it, mean in self._recent if mean > limit)
 
 
-class Timing:
-    """The firings of the whole attempt. Entries are counted when they are needed, or when many of them wait."""
-
-    MANY = 64
+class CallTiming:
+    """The calls of one hook at one point, in the whole attempt and in the last minute."""
 
     def __init__(self) -> None:
         self.last = 0
-        """The ns of the newest firing."""
-        self._recent = Lately()
-        self._new: list[Entry] = []  # those of them, and of before, that are not counted yet
-        self._whole = Firings()
-        self._slower: Slower | None = None
-        self._clock = self._it = self._fired = self._spent = 0  # the second that is counted, and its first iteration
-        self._means: deque[tuple[int, float]] = deque()  # the last RECENT seconds: first iteration, mean ns
-        self._past: Counter[int] = Counter()  # the seconds before them, by the bin of their mean
-        self._seconds, self._due = 0, RECENT  # how many they are, and at how many their median is taken again
-        self._usual = 0.0  # their median
+        """The ns of the newest call."""
+        self._window = RollingWindow()
+        self._uncounted: list[TimedEntry] = []
+        self._attempt = CallTotals()
+        self._detector = SlowdownDetector()
+        # The second that is counted now: its first iteration, its calls and their ns.
+        self._second = 0
+        self._second_it = 0
+        self._second_count = 0
+        self._second_total = 0
 
-    def add(self, t: float, it: int, entry: list[Any]) -> None:
-        """Add one frame's [firings, total ns, longest ns, last ns, bins].
+    def add(self, t: float, it: int, packed: list[Any]) -> None:
+        """Add a frame's entry, see `TimedEntry`."""
+        entry = TimedEntry(int(t), it, packed)
+        self.last = packed[3]
+        self._window.add(entry)
+        self._uncounted.append(entry)
+        if len(self._uncounted) >= MAX_UNCOUNTED:
+            self._count()
 
-        Without a firing, the total is the time that its trigger took.
-        """
-        new = int(t), it, entry
-        self.last = entry[3]
-        self._recent.add(new)
-        self._new.append(new)
-        if len(self._new) >= self.MANY:
-            self._counted()
+    def _count(self) -> CallTotals:
+        """Count what is new, and return the calls of the whole attempt."""
+        for entry in self._uncounted:
+            if entry.second != self._second:
+                self._end_second()
+                self._second = entry.second
+                self._second_it = entry.it
+            count, total, longest, _, bins = entry.packed
+            self._second_count += count
+            self._second_total += total
+            self._attempt.add(count, total, longest, bins)
+        self._uncounted.clear()
+        return self._attempt
 
-    def _counted(self) -> Firings:
-        """Count what is new, and return the firings of the whole attempt."""
-        whole = self._whole
-        for clock, it, (count, total, longest, _, bins) in self._new:
-            if clock != self._clock:
-                if self._fired:
-                    self._judge(self._it, self._spent / self._fired)
-                self._clock, self._it, self._fired, self._spent = clock, it, 0, 0
-            self._fired += count
-            self._spent += total
-            whole.add(count, total, longest, bins)
-        self._new.clear()
-        return whole
-
-    def _judge(self, it: int, mean: float) -> None:
-        """Compare the last seconds with those before them, by medians, in which spikes weigh nothing."""
-        self._means.append((it, mean))
-        if len(self._means) > RECENT:
-            self._past[bin_of(round(self._means.popleft()[1]))] += 1
-            self._seconds += 1
-            if not self._slower and self._seconds >= self._due:
-                self._usual = percentile(self._past, 0.5)
-                self._due = self._seconds + max(RECENT, self._seconds // 10)
-        limit = SLOWER * self._usual
-        if self._usual and (self._slower or mean > limit):
-            ns = median(mean for _, mean in self._means)
-            since = self._slower.it if self._slower else next(it for it, mean in self._means if mean > limit)
-            self._slower = Slower(since, ns, self._usual) if ns > limit else None
+    def _end_second(self) -> None:
+        if self._second_count:
+            self._detector.add_second(self._second_it, self._second_total / self._second_count)
+        self._second_count = 0
+        self._second_total = 0
 
     @property
     def count(self) -> int:
-        return self._counted().count
+        """The calls of the whole attempt."""
+        return self._count().count
 
     @property
     def total(self) -> int:
-        """The ns of all firings."""
-        return self._counted().total
+        """The ns of all calls of the attempt, with those that their trigger took."""
+        return self._count().total
 
     @property
-    def slower(self) -> Slower | None:
-        """Since when it takes longer; None while it does not."""
-        self._counted()
-        return self._slower
+    def slowdown(self) -> Slowdown | None:
+        """Since when a call takes longer; None while it does not."""
+        self._count()
+        return self._detector.slowdown
 
-    def firings(self, since: float = -math.inf) -> Firings:
-        """Return the firings of the whole attempt, or since a moment of the last WINDOW seconds."""
-        return self._counted() if since == -math.inf else self._recent.since(math.floor(since))
+    def totals(self, since: float = -math.inf) -> CallTotals:
+        """Return the calls of the whole attempt, or since a moment of the last `WINDOW` seconds."""
+        if since == -math.inf:
+            return self._count()
+        return self._window.totals_since(math.floor(since))
 
-    def spent(self, since: float) -> int:
-        """Return the nanoseconds since a moment of the last WINDOW seconds."""
-        return self.firings(since).total
-
-    def fired(self, since: float) -> bool:
-        entries = self._recent.entries
-        return bool(entries) and entries[-1][0] > since
+    def time_spent(self, since: float) -> int:
+        """Return the nanoseconds since a moment of the last `WINDOW` seconds."""
+        return self.totals(since).total
 
 
-class Booked:
+class PhaseTotals:
     """The time of training iterations, by phase."""
 
     def __init__(self) -> None:
         self.sums: Counter[str] = Counter()
         """ns by phase, `iters`, and `ns` of whole iterations."""
 
-    def book(self, sums: Mapping[str, int], sign: Literal[1, -1] = 1) -> None:
+    def add_sums(self, sums: Mapping[str, int], sign: Literal[1, -1] = 1) -> None:
+        """Add to the sums, or take away with a `sign` of -1."""
         for name, more in sums.items():
             self.sums[name] += sign * more
 
     @property
-    def booked(self) -> dict[str, int]:
+    def by_phase(self) -> dict[str, int]:
         """The ns by phase; "other" is the rest of the iterations."""
         phases = {phase: self.sums[phase] for phase in PHASES if phase != "other"}
-        return phases | {"other": max(self.sums["ns"] - sum(phases.values()), 0)}  # an iteration may be booked in part
+        known = sum(phases.values())
+        phases["other"] = max(self.sums["ns"] - known, 0)  # an iteration may be recorded in part
+        return phases
 
 
-class DeviceTimes:
+class DeviceWindow:
     """The time on an accelerator, of the iterations that were sampled in the WINDOW seconds before the newest frame."""
 
     def __init__(self) -> None:
         self._frames: deque[tuple[float, OnDevice]] = deque()
 
     def add(self, t: float, record: OnDevice) -> None:
+        """Add what a frame has sampled."""
         self._frames.append((t, record))
         while not t - WINDOW < self._frames[0][0] <= t:
             self._frames.popleft()
 
     def iteration(self) -> float | None:
         """Return the mean ns of an iteration; None where none was sampled."""
-        return _mean((record["iters"], record["ns"]) for _, record in self._frames)
+        return _mean_ns((record["iters"], record["ns"]) for _, record in self._frames)
 
     def launch_bound(self) -> bool:
-        """Whether the device mostly waits for the host to launch its work."""
+        """Return whether the device mostly waits for the host to launch its work."""
         whole = sum(record["ns"] for _, record in self._frames)
-        return 2 * sum(record["launch_bound"] for _, record in self._frames) > whole
+        waiting = sum(record["launch_bound"] for _, record in self._frames)
+        return 2 * waiting > whole
 
     def phase(self, name: str) -> float | None:
         """Return the mean ns of a phase in an iteration."""
-        return _mean((record["iters"], record["phases"].get(name, 0)) for _, record in self._frames)
+        return _mean_ns((record["iters"], record["phases"].get(name, 0)) for _, record in self._frames)
 
     def share(self, bindings: Iterable[int]) -> float | None:
-        """Return the share of the iterations that the firings of bindings took."""
-        spent = sum(record["hooks"].get(str(each), (0, 0))[1] for each in bindings for _, record in self._frames)
+        """Return the share of the iterations that the calls of hooks took, by the ids of their bindings."""
         whole = sum(record["ns"] for _, record in self._frames)
-        return spent / whole if whole else None
+        if not whole:
+            return None
+        spent = 0
+        for binding in bindings:
+            for _, record in self._frames:
+                _, ns = record["hooks"].get(str(binding), (0, 0))
+                spent += ns
+        return spent / whole
 
-    def firing(self, binding: int) -> float | None:
-        """Return the mean ns of a firing of a binding."""
-        entries = (record["hooks"].get(str(binding)) for _, record in self._frames)
-        return _mean((entry[0], entry[1]) for entry in entries if entry)
+    def call(self, binding: int) -> float | None:
+        """Return the mean ns of a call of a hook, by the id of its binding."""
+        entries = []
+        for _, record in self._frames:
+            entry = record["hooks"].get(str(binding))
+            if entry is not None:
+                entries.append((entry[0], entry[1]))
+        return _mean_ns(entries)
 
 
-def _mean(entries: Iterable[tuple[int, int]]) -> float | None:
-    counts, sums = zip(*entries, strict=True) if (entries := [*entries]) else ((), ())
-    return sum(sums) / sum(counts) if sum(counts) else None
+def _mean_ns(entries: Iterable[tuple[int, int]]) -> float | None:
+    """Return the mean of entries of a count and a sum of ns; None where the counts are 0."""
+    num_calls = 0
+    total = 0
+    for count, ns in entries:
+        num_calls += count
+        total += ns
+    if num_calls:
+        return total / num_calls
+    return None
 
 
-class Minute(Booked):
+class IterationWindow(PhaseTotals):
     """The WINDOW seconds before the newest frame; its sums have `samples` and `cost` (ns of writing frames), too."""
 
     def __init__(self) -> None:
         super().__init__()
         self._frames: deque[tuple[int, dict[str, int]]] = deque()  # second, sums
-        self._iters = Lately()
+        self._iterations = RollingWindow()
 
     def add(self, t: float, phases: Mapping[str, int], iters: list[Any], samples: int, cost: int) -> None:
+        """Add a frame, and drop those that have left the window."""
         count, total, *_ = iters
         sums = {**phases, "iters": count, "ns": total, "samples": samples, "cost": cost}
-        self.book(sums)
-        self._iters.add((int(t), 0, iters))
+        self.add_sums(sums)
+        self._iterations.add(TimedEntry(int(t), 0, iters))
         self._frames.append((int(t), sums))
         while not t - WINDOW < self._frames[0][0] <= t:  # it is later where the clock was set back
-            self.book(self._frames.popleft()[1], -1)
+            _, oldest = self._frames.popleft()
+            self.add_sums(oldest, -1)
 
     @property
-    def lately(self) -> float:
+    def recent_iteration(self) -> float:
         """The ns of an iteration in the last RECENT seconds that have one."""
-        seconds = sorted({clock for clock, _ in self._frames})[-RECENT:]
-        recent = [sums for clock, sums in self._frames if clock >= seconds[0]]
-        return sum(sums["ns"] for sums in recent) / (sum(sums["iters"] for sums in recent) or 1)
+        seconds = sorted({second for second, _ in self._frames})[-RECENT:]
+        recent = [sums for second, sums in self._frames if second >= seconds[0]]
+        count = sum(sums["iters"] for sums in recent)
+        return sum(sums["ns"] for sums in recent) / (count or 1)
 
-    def usual(self, name: str) -> float:
+    def median_of(self, name: str) -> float:
         """Return the median over the frames of the ns of a phase, or "ns", in an iteration; 0.0 where there is none."""
-        means, ns = [], 0
+        means = []
+        ns = 0
         for _, sums in self._frames:
             ns += sums.get(name, 0)
             if sums["iters"]:  # else the iteration goes on in the next frame
@@ -307,113 +414,144 @@ class Minute(Booked):
 
     def percentile(self, share: float) -> float:
         """Return the duration in ns that `share` of the iterations stayed below."""
-        return self._iters.since(-1).percentile(share)
+        return self._iterations.totals_since(-1).percentile(share)
 
 
-ITERATION = "iteration"
-"""The name of the history of whole iterations, beside those of `PHASES`."""
+class CallHistory:
+    """The mean times of calls over the run, in buckets of equally many iterations.
 
-
-class History:
-    """Buckets of equally many iterations; when there would be more than LIMIT of them, two neighbours become one."""
-
-    LIMIT = 512
+    Each column has the sum up to the end of each bucket, so that the sum of any stretch is a difference.
+    """
 
     def __init__(self, it: int = 0) -> None:
         self._it = it  # where the newest entry ends, and the next one begins
         self._stride = 1  # iterations of a bucket
-        self._fired, self._spent = array("d", [0.0]), array("d", [0.0])  # summed up to the end of each bucket
+        self._counts = array("d", [0.0])
+        self._totals = array("d", [0.0])  # ns
 
     def add(self, it: int, count: int, total: int) -> None:
-        """Add what has fired since the last entry, up to iteration `it`, and its ns; without a firing nothing."""
+        """Add the calls since the last entry, up to iteration `it`, and their ns; without a call nothing.
+
+        They are spread evenly over the buckets of that stretch, unless they are fewer than these.
+        """
         if count <= 0:
             return
-        while (last := it // self._stride) >= self.LIMIT:
-            self._merge()
+        last = it // self._stride
+        while last >= MAX_BUCKETS:
+            self._merge_buckets()
+            last = it // self._stride
         first = max(min((self._it + 1) // self._stride, last), 0)
         self._it = it
-        if first == last == len(self._fired) - 2:  # as a rule
-            self._fired[-1] += count
-            self._spent[-1] += total
+        if first == last == len(self._counts) - 2:  # as a rule
+            self._counts[-1] += count
+            self._totals[-1] += total
             return
-        share = last - first + 1
-        if count < share:  # it has not fired in each of them
-            first, share = last, 1
-        for column, added in ((self._fired, count), (self._spent, total)):
+        num_buckets = last - first + 1
+        if count < num_buckets:
+            first = last
+            num_buckets = 1
+        for column, added in ((self._counts, count), (self._totals, total)):
             column.extend([column[-1]] * (last + 2 - len(column)))
             for at in range(first, len(column) - 1):
-                column[at + 1] += added * min(at - first + 1, share) / share
+                column[at + 1] += added * min(at - first + 1, num_buckets) / num_buckets
 
-    def _merge(self) -> None:
+    def _merge_buckets(self) -> None:
         self._stride *= 2
-        for column in (self._fired, self._spent):
-            column.extend(column[-1:] * (len(column) % 2 == 0))
+        for column in (self._counts, self._totals):
+            if len(column) % 2 == 0:
+                column.append(column[-1])
             del column[1::2]
 
     def forget_after(self, it: int) -> None:
         """Drop what lies beyond an iteration: a resumed run walks that stretch again."""
         self._it = min(self._it, it)
-        for column in (self._fired, self._spent):
+        for column in (self._counts, self._totals):
             del column[it // self._stride + 2 :]
 
-    def means(self, last: float, count: int) -> list[float | None]:
-        """Return the mean ns in `count` equal parts of the iterations up to `last`; None where nothing has fired."""
-        fired, spent = self._fired, self._spent
-        parts = _parts(last, count, self._stride, len(fired) - 1)
-        return [(spent[to] - spent[at]) / n if (n := fired[to] - fired[at]) else None for at, to in parts]
+    def means(self, last: float, num_parts: int) -> list[float | None]:
+        """Return the mean ns in equal parts of the iterations up to `last`; None where there was no call."""
+        result: list[float | None] = []
+        for start, end in _bucket_ranges(last, num_parts, self._stride, len(self._counts) - 1):
+            count = self._counts[end] - self._counts[start]
+            total = self._totals[end] - self._totals[start]
+            result.append(total / count if count else None)
+        return result
 
 
 @lru_cache(maxsize=8)
-def _parts(last: float, count: int, stride: int, buckets: int) -> list[tuple[int, int]]:
+def _bucket_ranges(last: float, num_parts: int, stride: int, num_buckets: int) -> list[tuple[int, int]]:
     """Return the first bucket of each part, and that behind its last one: those of all rows of a screen are alike."""
-    edges = [int(last * k / count // stride) for k in range(count + 1)]
-    return [(min(at, buckets), min(max(to, at + 1), buckets)) for at, to in pairwise(edges)]
+    edges = [int(last * part / num_parts // stride) for part in range(num_parts + 1)]
+    ranges = []
+    for start, end in pairwise(edges):
+        ranges.append((min(start, num_buckets), min(max(end, start + 1), num_buckets)))
+    return ranges
 
 
-def usual(means: Iterable[float | None]) -> float:
-    """Return the median of the means, in which spikes weigh nothing; 0.0 where nothing has fired."""
-    return median([mean for mean in means if mean is not None] or [0.0])
+def median_of_means(means: Iterable[float | None]) -> float:
+    """Return the median of the means, in which spikes weigh nothing; 0.0 where there was no call."""
+    known = [mean for mean in means if mean is not None]
+    return median(known or [0.0])
 
 
-class Histories:
+class CallHistories:
     """The histories of rank 0, over all attempts of the run: a binding is known again by its hook, point and method."""
 
     def __init__(self) -> None:
-        self._of: dict[str, History] = {}
-        self._by_id: dict[str, History] = {}  # those of this attempt, by the ids in its frames
+        self._by_key: dict[str, CallHistory] = {}
+        self._by_id: dict[str, CallHistory] = {}  # those of this attempt, by the ids in its frames
         self._begin = 0
-        self._under_way: Counter[str] = Counter()  # the ns by phase of an iteration that takes several frames
+        self._unfinished: Counter[str] = Counter()  # the ns by phase of an iteration that takes several frames
 
-    def again(self, it: int) -> None:
+    def begin_attempt(self, it: int) -> None:
         """Begin another attempt after iteration `it`."""
-        self._by_id, self._begin, self._under_way = {}, it, Counter()
-        for history in self._of.values():
+        self._by_id = {}
+        self._begin = it
+        self._unfinished = Counter()
+        for history in self._by_key.values():
             history.forget_after(it)
 
-    def frame(self, record: Frame, plan: Plan) -> None:
-        it, count, phases, of = record["it"], record["iters"][0], record["phases"], self._by_id
+    def add_frame(self, record: Frame, plan: Plan) -> None:
+        """Add the calls and the phases of a frame."""
+        it = record["it"]
+        num_iterations, iterations_ns, *_ = record["iters"]
         if record["stage"] != "start":
-            self._under_way.update(phases)
-        if count:
-            self._named(ITERATION).add(it, count, record["iters"][1])
+            self._unfinished.update(record["phases"])
+        if num_iterations:
+            self._history_at(ITERATION).add(it, num_iterations, iterations_ns)
             for phase in PHASES:
-                self._named(phase).add(it, count, self._under_way[phase])
-            self._under_way.clear()
-        for binding, entry in record["hooks"].items():
-            if (history := of.get(binding)) is None:
-                known = int(binding) < len(plan.bindings)
-                history = of[binding] = self._named(_key(plan.bindings[int(binding)]) if known else binding)
+                self._history_at(phase).add(it, num_iterations, self._unfinished[phase])
+            self._unfinished.clear()
+        for binding_id, entry in record["hooks"].items():
+            history = self._by_id.get(binding_id)
+            if history is None:
+                history = self._history_of_id(binding_id, plan)
             history.add(it, entry[0], entry[1])
 
-    def _named(self, key: str) -> History:
-        if (history := self._of.get(key)) is None:
-            history = self._of[key] = History(self._begin)
+    def _history_of_id(self, binding_id: str, plan: Plan) -> CallHistory:
+        """Return the history of a binding that this attempt has called for the first time."""
+        key = binding_id
+        if int(binding_id) < len(plan.bindings):
+            key = _binding_key(plan.bindings[int(binding_id)])
+        history = self._history_at(key)
+        self._by_id[binding_id] = history
         return history
 
-    def of(self, of: Binding | str) -> History:
+    def _history_at(self, key: str) -> CallHistory:
+        history = self._by_key.get(key)
+        if history is None:
+            history = CallHistory(self._begin)
+            self._by_key[key] = history
+        return history
+
+    def of(self, subject: Binding | str) -> CallHistory:
         """Return the history of a binding, of a phase or of whole iterations; an empty one where there is none."""
-        return self._of.get(of if isinstance(of, str) else _key(of)) or History()
+        if isinstance(subject, str):
+            key = subject
+        else:
+            key = _binding_key(subject)
+        return self._by_key.get(key) or CallHistory()
 
 
-def _key(binding: Binding) -> str:
+def _binding_key(binding: Binding) -> str:
     return f"{binding.hook} {binding.point} {binding.method} {binding.half}"

@@ -17,14 +17,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookflow.events.initial_weights import recorded_weights
 from hookflow.events.reading import read_json, read_object, read_regular
 from hookflow.events.rundir import RunDir, run_paths
 
 if TYPE_CHECKING:  # what reads logs: to list 10,000 runs that have not changed takes less than to import it
-    from hookflow.monitor.summary import Glance, Overview
+    from hookflow.monitor.state import RunState
+    from hookflow.monitor.summary import RunSummary, RunSummaryReader
 
 NAME = ".index.sqlite"
-FORMAT = 5
+FORMAT = 6
 """The version of the values in a row; a file of another one is replaced."""
 
 TABLE = "CREATE TABLE runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT, curve TEXT)"
@@ -61,29 +63,32 @@ FACTS = {
     "device": "where it computes",
     "host": "the machine",
     "torch": "the version of PyTorch",
-    "parent": "the run that it was forked from",
+    "parent": "the run that it was forked from, or whose weights it began with",
     "git": "the commit, by the hook env_info",
     "tags": "the words that `hookflow tag` has given it",
     "note": "the note that `hookflow tag --note` has given it",
 }
-"""The keys that every run has. Others are its metrics, best.METRIC, its scalars, and the keys of its pipeline."""
+"""The keys that every run has.
+
+Others are its metrics, best.METRIC, last.METRIC, its scalars, and the keys of its pipeline.
+"""
 
 
 @dataclass(slots=True)
 class Row:
     """A run in a list: its path below the folder of runs, its values by key, and those of its pipeline in `config`.
 
-    A value is what JSON knows, None where there is none. `written` is `config` as text, a line of JSON for each key
-    (`"run.seed":0`) after an empty one: to read all of 10,000 takes a while, to find a line in each does not. `drawn`
-    is `curve` as JSON. `refused` are logs that cannot be read, in words. A row that is `final` holds until the files of
-    the run change.
+    A value is what JSON knows, None where there is none. `config_json` is `config` as text, a line of JSON for each key
+    (`"run.seed":0`) after an empty one: to read all of 10,000 takes a while, to find a line in each does not.
+    `curve_json` is `curve` as JSON. `refused` are logs that cannot be read, in words. A row that is `final` holds until
+    the files of the run change.
     """
 
     root: Path
     path: str
     values: Mapping[str, Any]
-    written: str
-    drawn: str
+    config_json: str
+    curve_json: str
     signature: str
     final: bool = True
     refused: Sequence[str] = ()
@@ -93,14 +98,14 @@ class Row:
     def curve(self) -> list[float]:
         """Values of the metric over the run."""
         with suppress(ValueError):
-            return [float(value) for value in read_json(self.drawn, nan=True)]
+            return [float(value) for value in read_json(self.curve_json, nan=True)]
         return []
 
     @property
     def config(self) -> Mapping[str, Any]:
         if self._config is None:
             try:
-                empty, *lines, _ = self.written.split("\n")
+                empty, *lines, _ = self.config_json.split("\n")
                 self._config = read_object(f"{empty}{{{','.join(lines)}}}", nan=True)
             except ValueError:  # the file of the index is damaged in this place: the run itself has it
                 self._config = _config(self.run)
@@ -109,7 +114,9 @@ class Row:
     def get(self, key: str) -> Any:
         """Return the value of a key; None where it has none."""
         value = self.values.get(key)
-        return stated([self], key)[0] if value is None else value
+        if value is None:
+            return stated([self], key)[0]
+        return value
 
     @property
     def run(self) -> RunDir:
@@ -128,19 +135,27 @@ def _begin(key: str) -> str:
 
 def stated(rows: Sequence[Row], key: str) -> list[Any]:
     """Return the value of a key of their pipelines for each of these rows: quickly, as there may be 10,000."""
-    begin, at = _begin(key), -1
-    size, texts = len(begin), []
+    begin = _begin(key)
+    size = len(begin)
+    at = -1
+    texts = []
     for row in rows:
-        text = row.written
+        text = row.config_json
         if not text.startswith(begin, at):  # most have it in the same place
             at = text.find(begin)
-        texts.append(text[at + size : text.find("\n", at + 1)] if at >= 0 else "null" if text[:1] == "\n" else "")
-    distinct = [*{*texts}]
+        if at >= 0:
+            texts.append(text[at + size : text.find("\n", at + 1)])
+        elif text.startswith("\n"):
+            texts.append("null")
+        else:
+            texts.append("")  # no text of ours
+    distinct = list(set(texts))
     try:
-        known = dict(zip(distinct, read_json(f"[{','.join(distinct)}]", nan=True), strict=True))
+        values = read_json(f"[{','.join(distinct)}]", nan=True)
+        by_text = dict(zip(distinct, values, strict=True))
     except ValueError:  # the file of the index is damaged in one of these places
         return [row.config.get(key) for row in rows]
-    return [*map(known.__getitem__, texts)]
+    return [by_text[text] for text in texts]
 
 
 class Index:
@@ -153,21 +168,22 @@ class Index:
         """The entries of the folder that cannot be read, in words."""
         self._rows: dict[str, Row] | None = None
         self._damaged = False
-        self._glances: dict[str, Glance] = {}
+        self._readers: dict[str, RunSummaryReader] = {}
 
     def refresh(self, progress: Callable[[int, int], object] = lambda done, whole: None) -> list[Row]:
         """Return the row of every run as it is now, the newest run first.
 
         `progress` is called with how many runs have been read of those that have changed.
         """
-        known = self._load() if self._rows is None else self._rows
+        if self._rows is None:
+            self._rows = self._load()
+        known = self._rows
         unreadable: list[str] = []
-        prefix = len(self._folder) + 1
-        every = run_paths(self.root, unreadable.append, {f"{self._folder}/{path}" for path in known})
-        paths = [path[prefix:] for path in every]
+        paths = self._find_runs(known, unreadable)
         stale: dict[str, str] = {}
         for path in paths:
-            signature = self._signature(path, row := known.get(path))
+            row = known.get(path)
+            signature = self._signature(path, row)
             if row is None or not row.final or row.signature != signature:
                 stale[path] = signature
         fresh: dict[str, Row] = {}
@@ -182,83 +198,99 @@ class Index:
         self.unreadable = unreadable
         return sorted(self._rows.values(), key=_begun, reverse=True)
 
+    def _find_runs(self, known: Iterable[str], unreadable: list[str]) -> list[str]:
+        """Return the paths of all runs below the folder; what cannot be read is added to `unreadable`."""
+        known_paths = {f"{self._folder}/{path}" for path in known}
+        prefix = len(self._folder) + 1
+        return [path[prefix:] for path in run_paths(self.root, unreadable.append, known_paths)]
+
     def _signature(self, path: str, row: Row | None) -> str:
         """Return what changes with the files of a run: the times of its folder and its log, and sizes of logs.
 
         The time of the folder is enough for a run that has ended: a process that resumes it replaces a file there.
         """
-        folder, result = f"{self._folder}/{path}", ""
-        try:  # `os.stat` of a string is several times as quick as `Path.stat`
-            result = str(os.stat(folder).st_mtime_ns)  # noqa: PTH116
-            if row and row.signature == result:
-                return result
+        folder = f"{self._folder}/{path}"
+        signature = ""
+        with suppress(OSError):  # `os.stat` of a string is several times as quick as `Path.stat`
+            signature = str(os.stat(folder).st_mtime_ns)  # noqa: PTH116
+            if row is not None and row.signature == signature:
+                return signature
             log = os.stat(f"{folder}/events.jsonl")  # noqa: PTH116
-            result += f" {log.st_mtime_ns} {log.st_size}"
-        except OSError:
-            pass
-        if row and row.values["ranks"] > 1:  # these may go on for a moment
+            signature += f" {log.st_mtime_ns} {log.st_size}"
+        if row is not None and row.values["ranks"] > 1:  # these may go on for a moment
             for other in sorted(Path(folder).glob("events.rank*.jsonl")):
-                result += f" {other.stat().st_size}"
-        return result
+                signature += f" {other.stat().st_size}"
+        return signature
 
     def _look(self, path: str, signature: str) -> Row:
+        """Read the log of a run, and return its row."""
         from hookflow.monitor.series import in_order
-        from hookflow.monitor.summary import Glance
+        from hookflow.monitor.summary import RunSummaryReader
 
         run = RunDir(self.root / path)
-        seen = self._glances.setdefault(path, Glance(run)).read(time.time())
-        silent = seen.health.condition == "stalled" and run.life() == "remote"
-        final = (silent or seen.health.over) and seen.health.condition != "unreadable" and not seen.refused
-        if final and not silent:
-            del self._glances[path]
-        metric = next(iter(in_order(seen.state.metrics.by_name, seen.state.monitored)), "")
-        points = [value for _, value in seen.state.metrics.by_name.get(metric, ())]
-        curve = points if len(points) <= CURVE else [points[k * (len(points) - 1) // (CURVE - 1)] for k in range(CURVE)]
-        values = _values(run, seen, metric)
-        config = "".join(f"{_begin(key)}{_json(value)}" for key, value in _config(run).items()) + "\n"
+        if path not in self._readers:
+            self._readers[path] = RunSummaryReader(run)
+        summary = self._readers[path].read(time.time())
+        condition = summary.health.condition
+        is_silent = condition == "stalled" and run.life() == "remote"
+        is_readable = condition != "unreadable" and not summary.refused
+        is_final = (is_silent or summary.health.over) and is_readable
+        if is_final and not is_silent:
+            del self._readers[path]
+        metrics = summary.state.metrics.by_name
+        metric = next(iter(in_order(metrics, summary.state.monitored)), "")
+        curve = _sample([value for _, value in metrics.get(metric, ())])
+        values = _values(run, summary, metric)
         if values["status"] in ENDED:  # the time of the folder alone, which `_signature` looks at first
             signature = signature.partition(" ")[0]
-        if silent:  # in words that stay true until its log grows: only then is it read again
-            values["reason"] = f"no progress since {time.strftime('%Y-%m-%d %H:%M', time.localtime(seen.state.moved))}"
-        return Row(self.root, path, values, config, _json(curve), signature, final, seen.refused)
+        if is_silent:  # in words that stay true until its log grows: only then is it read again
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(summary.state.moved))
+            values["reason"] = f"no progress since {since}"
+        return Row(self.root, path, values, _config_text(run), _json(curve), signature, is_final, summary.refused)
 
     def _load(self) -> dict[str, Row]:
         """Return the rows of the file; none where there is no file, or none that can be used."""
-        file, rows = self.root / NAME, {}
+        file = self.root / NAME
         try:
-            if not file.is_file():
-                return {}
-            with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=WAITS)) as db:
-                db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
-                if db.execute("PRAGMA user_version").fetchone() != (FORMAT,):
-                    raise ValueError("of another version")
-                if {*db.execute("SELECT type, name, sql FROM sqlite_master")} != SCHEMA:
-                    raise ValueError("not written by hookflow")
-                for texts in db.execute("SELECT path, signature, row, config, curve FROM runs"):
-                    if not all(isinstance(text, str) for text in texts):
-                        raise ValueError("no row of texts")
-                    path, signature, row, config, curve = texts
-                    values = _checked(read_object(row, nan=True))
-                    rows[path] = Row(self.root, path, values, config, curve, signature)
+            if file.is_file():
+                return self._read_rows(file)
         except sqlite3.OperationalError as error:  # it may not be read, or is being written for long
-            known = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # a text that is no UTF-8 has none
-            self._damaged = code & 0xFF not in known
-            return {}
-        except OSError:  # the folder cannot be read, which `unreadable` reports
-            return {}
+            self._damaged = code & 0xFF not in HARMLESS_ERRORS
+        except OSError:
+            pass  # the folder cannot be read, which `unreadable` reports
         except (sqlite3.Error, ValueError, TypeError, KeyError):
             self._damaged = True
-            return {}
+        return {}
+
+    def _read_rows(self, file: Path) -> dict[str, Row]:
+        """Return the rows of a file. Raises ValueError, and the errors of SQLite, where it is damaged or foreign."""
+        address = f"{file.absolute().as_uri()}?mode=ro"
+        rows = {}
+        with closing(sqlite3.connect(address, uri=True, timeout=WAITS)) as db:
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
+            if db.execute("PRAGMA user_version").fetchone() != (FORMAT,):
+                raise ValueError("of another version")
+            if set(db.execute("SELECT type, name, sql FROM sqlite_master")) != SCHEMA:
+                raise ValueError("not written by hookflow")
+            for texts in db.execute("SELECT path, signature, row, config, curve FROM runs"):
+                if not all(isinstance(text, str) for text in texts):
+                    raise ValueError("no row of texts")
+                path, signature, row, config, curve = texts
+                values = _checked(read_object(row, nan=True))
+                rows[path] = Row(self.root, path, values, config, curve, signature)
         return rows
 
     def _write(self, rows: Sequence[Row], gone: Iterable[str]) -> None:
-        file = self.root / NAME
-        every = [(row.path, row.signature, _json(row.values), row.written, row.drawn) for row in rows]
-        lines = [texts for texts in every if all(map(_is_unicode, texts))]
-        lost = [(path,) for path in gone if _is_unicode(path)]
-        if not (lines or lost or self._damaged):
+        lines = []
+        for row in rows:
+            texts = (row.path, row.signature, _json(row.values), row.config_json, row.curve_json)
+            if all(_is_unicode(text) for text in texts):
+                lines.append(texts)
+        removed = [(path,) for path in gone if _is_unicode(path)]
+        if not lines and not removed and not self._damaged:
             return
+        file = self.root / NAME
         with suppress(OSError, sqlite3.Error), _locked(self.root):
             if file.exists() and not file.is_file():
                 return
@@ -272,7 +304,19 @@ class Index:
                 if not db.execute("SELECT name FROM sqlite_master").fetchone():
                     db.execute(TABLE)
                 db.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", lines)
-                db.executemany("DELETE FROM runs WHERE path = ?", lost)
+                db.executemany("DELETE FROM runs WHERE path = ?", removed)
+
+
+HARMLESS_ERRORS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+"""Errors of SQLite that say nothing against the file."""
+
+
+def _sample(values: Sequence[float]) -> Sequence[float]:
+    """Return as many values as a curve has, the first and the last among them."""
+    if len(values) <= CURVE:
+        return values
+    last = len(values) - 1
+    return [values[k * last // (CURVE - 1)] for k in range(CURVE)]
 
 
 def forks_that_stay(runs: Sequence[RunDir]) -> dict[str, list[str]]:
@@ -282,9 +326,13 @@ def forks_that_stay(runs: Sequence[RunDir]) -> dict[str, list[str]]:
     """
     ids = {run.id for run in runs}
     folders = {run.path.parent.parent for run in runs}
-    rows = [row for folder in folders for row in Index(folder).refresh()]
-    forks = {run.id: sorted({row.id for row in rows if row.values["parent"] == run.id} - ids) for run in runs}
-    return {parent: stay for parent, stay in forks.items() if stay}
+    forks: dict[str, set[str]] = {}
+    for folder in folders:
+        for row in Index(folder).refresh():
+            parent = row.values["parent"]
+            if parent in ids and row.id not in ids:
+                forks.setdefault(parent, set()).add(row.id)
+    return {parent: sorted(staying) for parent, staying in forks.items()}
 
 
 @contextmanager
@@ -346,44 +394,82 @@ def _begun(row: Row) -> tuple[str, float, str]:
     return id_[:15].replace("-", ""), row.values["begun"], id_
 
 
-def _values(run: RunDir, seen: "Overview", metric: str) -> dict[str, Any]:
+def _values(run: RunDir, summary: "RunSummary", metric: str) -> dict[str, Any]:
     """Return everything that a run can be filtered by, sorted by or shown with; None where it has no value."""
-    from hookflow.monitor.health import Pace
-
-    state, facts = seen.state, run.describe()
+    state = summary.state
+    facts = run.describe()
     tags, note = run.noted()
-    began = state.attempts[-1].begin if state.attempts else 0
-    over = (state.it - began) / state.elapsed if state.elapsed else 0.0
-    best, last = state.metrics.best, state.metrics.by_name
-    scalars = {name: state.scalars[name].last for name in state.scalar_names}
-    values: dict[str, Any] = {
-        "id": run.id,
-        "name": run.path.parent.name,
-        "status": seen.health.condition,
-        "reason": seen.reason,
-        "begun": float(facts.get("created") or state.run.get("t", 0.0)),
-        "duration": sum(attempt.until - attempt.began for attempt in state.attempts),
-        "epoch": state.epoch,
-        "epochs": state.run.get("max_epochs") or None,
-        "iter": state.it,
-        "iters": state.total_iters or None,
-        "iters_per_s": over if seen.health.over else Pace.of(state).iters_per_s,
-        "metric": metric or None,
-        "updated": state.now or None,
-        "ranks": state.ranks.world,
-        "data": "SYNTHETIC" if state.synthetic else "real" if state.run.get("data") else None,
-        "params": state.run.get("params"),
-        **{key: state.run.get(key) for key in ("device", "host", "torch")},
-        "parent": parent.run if (parent := run.parent()) else None,
-        "git": _commit(run),
-        "tags": tags,
-        "note": note or None,
-    }
-    values |= {f"best.{name}": record.value for name, record in best.items()}
-    metrics = {name: points[-1][1] for name, points in last.items() if points}
-    for name, value in {**metrics, **scalars}.items():  # a scalar comes first, as in the condition of a `when`
-        values.setdefault(name, value)
+    values: dict[str, Any] = {}
+    values["id"] = run.id
+    values["name"] = run.path.parent.name
+    values["status"] = summary.health.condition
+    values["reason"] = summary.reason
+    values["begun"] = float(facts.get("created") or state.run.get("t", 0.0))
+    values["duration"] = sum(attempt.until - attempt.began for attempt in state.attempts)
+    values["epoch"] = state.epoch
+    values["epochs"] = state.run.get("max_epochs") or None
+    values["iter"] = state.it
+    values["iters"] = state.total_iters or None
+    values["iters_per_s"] = _iters_per_s(summary)
+    values["metric"] = metric or None
+    values["updated"] = state.now or None
+    values["ranks"] = state.ranks.world
+    values["data"] = "real" if state.run.get("data") else None
+    if state.synthetic:
+        values["data"] = "SYNTHETIC"
+    for key in ("params", "device", "host", "torch"):
+        values[key] = state.run.get(key)
+    values["parent"] = _parent_of(run)
+    values["git"] = _commit(run)
+    values["tags"] = tags
+    values["note"] = note or None
+    _add_metrics(values, state)
     return values
+
+
+def _add_metrics(values: dict[str, Any], state: "RunState") -> None:
+    """Add the best and the last value of each metric.
+
+    Under the plain name a scalar comes first, as in the condition of a `when`; `last.NAME` is of validations alone.
+    """
+    for name, best in state.metrics.best.items():
+        values[f"best.{name}"] = best.value
+    last = {name: points[-1][1] for name, points in state.metrics.by_name.items() if points}
+    for name, value in last.items():
+        values[f"last.{name}"] = value
+    for name in state.scalar_names:
+        last[name] = state.scalars[name].last
+    for name, value in last.items():
+        values.setdefault(name, value)
+
+
+def _iters_per_s(summary: "RunSummary") -> float:
+    """Return the iterations per second: lately, or over the last attempt of a run that is over."""
+    from hookflow.monitor.throughput import Throughput
+
+    state = summary.state
+    if not summary.health.over:
+        return Throughput.of(state).iters_per_s
+    began = 0
+    if state.attempts:
+        began = state.attempts[-1].begin
+    if not state.elapsed:
+        return 0.0
+    return (state.it - began) / state.elapsed
+
+
+def _config_text(run: RunDir) -> str:
+    """Return the keys of the pipeline as the lines of a `Row`."""
+    lines = [f"{_begin(key)}{_json(value)}" for key, value in _config(run).items()]
+    return "".join(lines) + "\n"
+
+
+def _parent_of(run: RunDir) -> str | None:
+    """Return the run that a run was forked from, or whose weights it began with."""
+    parent = run.parent()
+    if parent is not None:
+        return parent.run
+    return next((source.run for source in recorded_weights(run).values()), None)
 
 
 def _config(run: RunDir) -> dict[str, Any]:
@@ -401,5 +487,8 @@ def _commit(run: RunDir) -> str | None:
     """Return the git commit in short, "dirty" if files differ from it, as the hook `env_info` has written it."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         git = read_object(read_regular(run.path / "environment.json"))["git"]
-        return f"{git['commit'][:8]}{' dirty' * bool(git['dirty'])}"
+        commit = git["commit"][:8]
+        if git["dirty"]:
+            return f"{commit} dirty"
+        return str(commit)
     return None

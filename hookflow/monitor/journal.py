@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, Literal, NamedTuple, get_args
 
 from hookflow.events.records import Media
@@ -14,7 +14,7 @@ Kind = Literal["info", "warn", "error", "checkpoint", "command", "metrics", "ima
 
 GLYPHS: dict[Kind, str] = dict(zip(get_args(Kind), "·▲✗◆◉◇▣¶▟", strict=True))
 
-BECAME = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}
+ERROR_ACTION_LABELS = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}
 """The consequences of an error, in words."""
 
 
@@ -71,7 +71,10 @@ class Timeline(NamedTuple):
 
     def place(self, t: float) -> float:
         """Return the seconds of the attempts up to a moment; the time between them has no length."""
-        return sum(min(max(t - began, 0.0), ended - began) for began, ended in self.attempts)
+        passed = 0.0
+        for began, ended in self.attempts:
+            passed += min(max(t - began, 0.0), ended - began)
+        return passed
 
 
 class Journal:
@@ -93,34 +96,47 @@ class Journal:
         entry = Entry(self._next, t, kind, source, text, detail, **facts)
         self._entries.append(entry)
         self._next += 1
-        self.warnings += kind == "warn"
-        self.errors += kind == "error"
-        key = (kind, source, text)
         if entry.trouble:
-            self._troubles.append(entry)
-        if entry.trouble and (key in self.repeated or len(self.repeated) < self.LIMIT):
-            first, _, times = self.repeated.get(key, (entry, None, 0))
-            self.repeated[key] = Repeated(first, entry.it, times + 1)
+            self._add_trouble(entry)
         return entry
+
+    def _add_trouble(self, entry: Entry) -> None:
+        if entry.kind == "warn":
+            self.warnings += 1
+        else:
+            self.errors += 1
+        self._troubles.append(entry)
+        key = (entry.kind, entry.source, entry.text)
+        before = self.repeated.get(key)
+        if before is not None:
+            self.repeated[key] = Repeated(before.first, entry.it, before.times + 1)
+        elif len(self.repeated) < self.LIMIT:
+            self.repeated[key] = Repeated(entry, entry.it, 1)
 
     def add_shown(self, t: float, kind: Kind, source: str, text: str, it: int, shows: int) -> None:
         """Add something to look at. The logs of one hook, kind and iteration are one entry: there may be many."""
-        last = self._entries[-1] if self._entries else None
+        last = None
+        if self._entries:
+            last = self._entries[-1]
         if last is None or (last.kind, last.source, last.it) != (kind, source, it):
             self.add(t, kind, source, text, it=it, shows=shows)
-        else:
-            first, more = last.text.removesuffix(f", and {last.more} more"), last.more + 1
-            self._entries[-1] = replace(last, text=f"{first}, and {more} more", more=more)
+            return
+        first = last.text.removesuffix(f", and {last.more} more")
+        more = last.more + 1
+        self._entries[-1] = replace(last, text=f"{first}, and {more} more", more=more)
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield the last LIMIT entries, and before them the warnings and errors that are older."""
-        first = self._entries[0].number if self._entries else 0
+        first = 0
+        if self._entries:
+            first = self._entries[0].number
         yield from takewhile(lambda entry: entry.number < first, self._troubles)
         yield from self._entries
 
     def since(self, number: int) -> list[Entry]:
         """Return the entries from a number on, as far as they are still held."""
-        return [*takewhile(lambda entry: entry.number >= number, reversed(self._entries))][::-1]
+        newest_first = takewhile(lambda entry: entry.number >= number, reversed(self._entries))
+        return list(newest_first)[::-1]
 
 
 LoggedKind = Literal["image", "text", "histogram"]
@@ -155,8 +171,12 @@ class Gallery:
 
     def forget_after(self, it: int) -> None:
         """Forget what a resumed run will log again."""
-        kept = {key: [shown for shown in held if shown.record["it"] <= it] for key, held in self._of.items()}
-        self._of = {key: deque(held, KEPT) for key, held in kept.items() if held}
+        for key, held in list(self._of.items()):
+            kept = [shown for shown in held if shown.record["it"] <= it]
+            if kept:
+                self._of[key] = deque(kept, KEPT)
+            else:
+                del self._of[key]
 
     @property
     def keys(self) -> list[Key]:
@@ -169,7 +189,10 @@ class Gallery:
 
     def find(self, number: int) -> Shown | None:
         """Return the one of that number; None when it is no longer kept."""
-        return next((shown for held in self._of.values() for shown in held if shown.number == number), None)
+        for shown in chain.from_iterable(self._of.values()):
+            if shown.number == number:
+                return shown
+        return None
 
 
 def extent(record: Media) -> str:
@@ -186,10 +209,14 @@ def brief(record: Media) -> str:
     """Return in a line what was logged."""
     match record["k"]:
         case "image":
-            caption = f"  {record['caption']}" if record["caption"] else ""
+            caption = ""
+            if record["caption"]:
+                caption = f"  {record['caption']}"
             return f'"{record["name"]}" {extent(record)} → {record["path"]}{caption}'
         case "text":
             words = " ".join(ESCAPE.sub("", record["text"][:1000]).split())
-            return f'"{record["name"]}": {words[:60]}{"…" * (len(words) > 60)}'
+            if len(words) > 60:
+                words = f"{words[:60]}…"
+            return f'"{record["name"]}": {words}'
     edges = record["edges"]
     return f'"{record["name"]}": {extent(record)}, {number(edges[0])} … {number(edges[-1])}'

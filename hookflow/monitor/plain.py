@@ -3,153 +3,39 @@
 A line has one fact, its kind in front, and no control characters. Bars are there only while the run is followed.
 """
 
-import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
-from typing import NamedTuple, Self, TextIO
+from typing import Self, TextIO
 
 from rich.console import Console
-from rich.live import Live as Redrawn
-from rich.table import Table
+from rich.live import Live as RedrawnBlock
 from rich.text import Text
 
 from hookflow.events.log import encode
-from hookflow.events.reading import open_regular
-from hookflow.events.records import Record
+from hookflow.events.records import DataInfo, Error, Frame, Progress, Record
 from hookflow.events.rundir import RunDir, count_attempts
-from hookflow.graph.why import COUNTED, ambiguities, in_number
+from hookflow.graph.plan import Plan
+from hookflow.graph.why import MAX_AMBIGUITIES, ambiguities, count_pairs
 from hookflow.monitor.feed import Live, follow_records
-from hookflow.monitor.health import Pace, RanksHere, bottleneck, examine, look_inside, missing, placed, raised_at
-from hookflow.monitor.journal import BECAME, Entry, brief
-from hookflow.monitor.series import in_order
+from hookflow.monitor.health import missing, placed, raised_at
+from hookflow.monitor.journal import ERROR_ACTION_LABELS, Entry, brief
+from hookflow.monitor.printed_output import OutputReader, tidy
+from hookflow.monitor.progress_bars import bars_table, names_as_they_came, progress_bars, shorten_name, work_name
+from hookflow.monitor.stall_watch import StallWatch
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import INKS
 from hookflow.monitor.summary import metrics_table, print_summary, summary
-from hookflow.numbers import clock, counted, lasting, many, number, one_line, out_of, span, speed
-from hookflow.text import ESCAPE, printable
-
-
-class StallWatch:
-    """Watches the stalls of one run, whose state is folded elsewhere."""
-
-    def __init__(self, run: RunDir, live: Live) -> None:
-        self._run, self._live = run, live
-        self._since = 0.0  # when the training was last seen to get on, while it hangs; else 0
-        self._next = 0.0  # seconds of the next report of a stall
-
-    def look(self, clock: float) -> tuple[str, str] | None:
-        """Return the condition and a sentence at this moment (seconds since 1970), when they are to be printed."""
-        state, life = self._live.state, self._run.life()
-        inside = look_inside(self._run, RanksHere.of(state).pids) if life == "alive" else {}
-        health = examine(state, life, clock, self._live.plan, inside)
-        if health.condition != "stalled":
-            since, self._since = self._since, 0.0
-            return ("running", f"again, after {lasting(state.moved - since)}") if since and not health.over else None
-        still = clock - state.moved
-        if self._since and still < self._next:
-            return None
-        self._since, self._next = state.moved, 2 * still
-        return "stalled", health.sentence
-
-
-def tidy(line: str) -> str:
-    """Return a line as it looks in the end: of a progress bar, which goes back again and again, the last state."""
-    states = [part for part in ESCAPE.sub("", line).split("\r") if part.strip()]
-    return printable(states[-1]).rstrip() if states else ""
-
-
-CHUNK = 1 << 20
-"""Bytes read at a time; also the longest line that is waited for."""
-
-
-class Output:
-    """Reads what has been printed since the last look; at first at most `back` bytes of what was there before."""
-
-    def __init__(self, path: Path, *, back: int | None = None) -> None:
-        self._path = path
-        self._at = max(path.stat().st_size - back, 0) if back is not None and path.exists() else 0
-        self._rest = b""
-
-    @property
-    def unfinished(self) -> str:
-        """The line that has no end yet, as of a progress bar."""
-        return tidy(self._rest.decode("utf-8", "replace"))
-
-    def read(self, last: bool = False) -> list[str]:
-        """Return the next whole lines; with `last` also one that was not ended."""
-        try:
-            with open_regular(self._path) as file:
-                file.seek(self._at)
-                data = file.read(-1 if last else CHUNK)
-        except OSError:
-            return []
-        self._at += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if self._rest and (last or len(self._rest) > CHUNK):
-            lines, self._rest = [*lines, self._rest], b""
-        return [tidy(line.decode("utf-8", "replace")) for line in lines]
-
-
-def can_show_bars(out: TextIO) -> bool:
-    """Say whether there is a terminal that can show bars, and a person before it."""
-    return out.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
-
-
-class Bar(NamedTuple):
-    """One row: how much is `done` of how much (0: unknown); speed, time and the time left; and the latest numbers."""
-
-    name: str
-    done: int
-    whole: int
-    facts: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
-
-
-def bars(state: RunState) -> Iterator[Bar]:
-    """Yield a bar for the run, one for the epoch where there are several, and one for a validation that is on."""
-    if not state.run:
-        return
-
-    def described(numbers: list[tuple[str, float]]) -> tuple[str, ...]:
-        return tuple(f"{printable(name)} {number(value)}" for name, value in numbers[:3])
-
-    pace, per_epoch = Pace.of(state), state.run["iters_per_epoch"]
-    per_s = speed(pace.iters_per_s) if pace.iters_per_s else ""
-    facts = (per_s, span(state.elapsed), f"ETA {pace.left}" if pace.left else "")
-    latest = described([(name, state.scalars[name].last) for name in state.scalar_names])
-    yield Bar("paused" if state.stage == "paused" else "train", state.it, state.total_iters, facts, latest)
-    if 0 < per_epoch < state.total_iters:
-        over = state.epoch == state.ep and state.it == state.ep * per_epoch  # and the next one has not begun
-        done = per_epoch if over else min(max(state.it - state.ep * per_epoch, 0), per_epoch)
-        yield Bar(f"epoch {out_of(state.epoch, state.run['max_epochs'])}", done, per_epoch)
-    if state.stage in ("val", "test"):
-        values = {name: points[-1][1] for name, points in state.metrics.by_name.items() if points}
-        metrics = described([(name, values[name]) for name in in_order(values, state.monitored)])
-        yield Bar(state.stage, state.batch, state.batches, numbers=metrics)
-
-
-def drawn(rows: Sequence[Bar], width: int) -> Table:
-    """Return the bars below one another for so many cells; what a narrow terminal has no room for is left out."""
-    table = Table.grid(padding=(0, 2))
-    cells = max(min(width // 5, width - 28), 1)
-    kept = max((width - 44) // 10, 0)
-    for row in rows:
-        done = round(cells * row.done / row.whole) if row.whole else 0
-        bar = Text.assemble(("━" * done, INKS["bar"]), ("╌" * (cells - done), "dim"))
-        share = f"{row.done / row.whole:4.0%}" if row.whole else ""
-        counted = [Text(text, justify="right") for text in (share, out_of(row.done, row.whole), *row.facts[:kept])]
-        numbers = Text("  ".join(row.numbers), INKS["val"], no_wrap=True, overflow="ellipsis")
-        blanks = [""] * (min(kept, 3) + 2 - len(counted))
-        table.add_row(Text(row.name, "bold"), bar, *counted, *blanks, *[numbers] * (kept > 3))
-    return table
-
+from hookflow.monitor.throughput import Throughput, bottleneck
+from hookflow.numbers import clock, counted, many, number, one_line, out_of, span, speed
+from hookflow.text import printable
 
 LINE = re.compile(r"(?P<clock>\d\d:\d\d:\d\d )?(?P<kind>\S+)")
-COLOURS = {
+"""The begin of a line."""
+
+KIND_COLOURS = {
     **dict.fromkeys(("warn", "lost", "Ctrl-C"), INKS["warn"]),
     "error": INKS["error"],
     **dict.fromkeys(("checkpoint", "histogram"), INKS["checkpoint"]),
@@ -160,42 +46,51 @@ COLOURS = {
 """The colour of a line's kind, where it has one."""
 
 
-class Sheet:
-    """Lines below one another; with `bars`, in colour above bars, which leave at the end of this context."""
+class LineWriter:
+    """Writes lines below one another; with `has_bars` in colour, above bars, which leave at the end of this context."""
 
-    def __init__(self, out: TextIO, bars: bool) -> None:
-        self.has_bars = bars
+    def __init__(self, out: TextIO, has_bars: bool) -> None:
+        self.has_bars = has_bars
         self.console = Console(file=out, highlight=False, markup=False, emoji=False)
-        self._redrawn = Redrawn(
+        self._bars = RedrawnBlock(
             console=self.console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
 
     def __enter__(self) -> Self:
         if self.has_bars:
-            self._redrawn.start()
+            self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._redrawn.stop()
+        self._bars.stop()
 
-    def line(self, line: str) -> None:
+    def write(self, line: str) -> None:
+        """Write a line."""
         if not self.has_bars:
             print(line, file=self.console.file, flush=True)
             return
         text = Text(line)
-        if match := LINE.match(line):
+        match = LINE.match(line)
+        if match:
             text.stylize("dim", *match.span("clock"))
-            text.stylize(COLOURS.get(match["kind"], ""), *match.span("kind"))
+            text.stylize(KIND_COLOURS.get(match["kind"], ""), *match.span("kind"))
         self.console.print(text, soft_wrap=line.startswith("output"))  # output stays as it was laid out
 
-    def show(self, state: RunState) -> None:
+    def show_bars(self, state: RunState) -> None:
         """Draw the bars as the run is now."""
         if self.has_bars:
-            self._redrawn.update(drawn([*bars(state)], self.console.width), refresh=True)
+            table = bars_table([*progress_bars(state)], self.console.width)
+            self._bars.update(table, refresh=True)
 
 
-EVERY, SCALARS = 10.0, 5
-"""Seconds of the run between lines on its progress, without other lines; and the numbers in such a line, at most."""
+PROGRESS_INTERVAL = 10.0
+"""Seconds of the run between lines on its progress, without other lines."""
+
+MAX_SCALARS = 5
+"""The numbers in such a line."""
+
+MAX_RELAYED = 1000
+"""Printed lines that are remembered, so that a traceback is not printed twice."""
 
 ChildExit = Callable[[], int | None]
 """Returns the exit code of the process that trains once it has ended, when the caller is its parent."""
@@ -224,10 +119,13 @@ def follow(
     """
     live = Live(run, kept=child_exit is not None)  # a long log opens at once afterwards, whoever watched it
     attempts = count_attempts(run)
-    with Sheet(out, bars) as sheet:
-        printed = Output(run.output, back=0 if attempts > (child_exit is None) else None)
-        printer = _Printer(run, live, sheet, printed, skip=attempts if attempts > 1 and child_exit is None else 0)
-        if child_exit is not None and attempts:
+    with LineWriter(out, bars) as writer:
+        is_parent = child_exit is not None
+        attempts_before = attempts if is_parent else attempts - 1
+        output = OutputReader(run.output, back=0 if attempts_before > 0 else None)
+        skip = attempts if attempts > 1 and not is_parent else 0
+        printer = RunPrinter(run, live, writer, output, skip=skip)
+        if is_parent and attempts:
             live.read_all()  # what earlier attempts left
             printer.divide(time.time(), attempts + 1)
 
@@ -235,101 +133,121 @@ def follow(
             printer.relay(over)
             printer.warn()
             printer.look(interrupts(), over)
-            sheet.show(live.state)
+            writer.show_bars(live.state)
 
         code = follow_records(run, live, printer.take, child_exit, look)
         printer.warn()
-        if child_exit is not None and live.state.end is None and not live.moved() and (exit_code := child_exit()):
-            printer.say("lost", run.ended_by(exit_code))
-    if bars and (table := metrics_table(live.state)):
-        sheet.console.print(table)
-    if moved := live.moved():
+        if child_exit is not None and live.state.end is None and not live.moved():
+            exit_code = child_exit()
+            if exit_code:
+                printer.say("lost", run.ended_by(exit_code))
+    table = metrics_table(live.state) if bars else None
+    if table is not None:
+        writer.console.print(table)
+    moved = live.moved()
+    if moved:
         print_summary(moved, out)
     elif not live.state.failed_to_start or child_exit is None:
         print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
     return code
 
 
-class _Printer:
+class RunPrinter:
     """Prints a line for each fact; the attempts before the one numbered `skip` are folded in silence."""
 
-    def __init__(self, run: RunDir, live: Live, sheet: Sheet, printed: Output, skip: int = 0) -> None:
-        self._run, self._live, self._sheet, self._printed, self._skip = run, live, sheet, printed, skip
+    def __init__(self, run: RunDir, live: Live, writer: LineWriter, output: OutputReader, skip: int = 0) -> None:
+        self._run = run
+        self._live = live
+        self._writer = writer
+        self._output = output
+        self._skip = skip
         self._attempt = 0
-        self._relayed: deque[str] = deque(maxlen=1000)
+        self._relayed: deque[str] = deque(maxlen=MAX_RELAYED)
         self._expected: set[str] = set()  # lines of a traceback that may still be printed
         self._raised = ""  # what ended the run, as its line has said it
-        self._seen = 0  # entries of the journal
+        self._next_entry = 0  # the number of the first entry of the journal that is not printed
         self._interrupts = 0
-        self._missing = False  # the run directory is not in its place
+        self._is_missing = False  # the run directory is not in its place
         self._stall = StallWatch(run, live)
-        self._progressed = 0.0, -1  # when the last line on progress was due, and its iteration
+        self._progress_due = 0.0  # when the last line on progress was due
+        self._progress_it = -1  # and its iteration
+        self._work_told: dict[tuple[str, str], float] = {}  # when the last line on some work of a hook was due
 
     def take(self, record: Record) -> None:
         """Print a record; frames and scalars only now and then."""
-        entries = self._fresh()
-        self._attempt += record["k"] == "run"
+        entries = self._new_entries()
+        if record["k"] == "run":
+            self._attempt += 1
         if self._attempt < self._skip:
             return
         if self._attempt == self._skip and record["k"] == "run":
             self.divide(record["t"], self._attempt)
-            prepared = self._live.state.attempts[-1].prepared
-            self._print(*(f"{clock(entry.t)} {_message(entry)}" for entry in prepared))
-        lines = [f"{clock(record['t'])} {line}" for line in self._lines(record, entries)]
-        self._print(*lines, *self._own(entries))
+            for entry in self._live.state.attempts[-1].prepared:
+                self._print(f"{clock(entry.t)} {_entry_line(entry)}")
+        self._print(*(f"{clock(record['t'])} {line}" for line in self._lines(record, entries)))
+        self._print(*self._own_lines(entries))
 
     def warn(self) -> None:
         """Print what has come from other ranks, or from the monitor itself, since the last record of rank 0."""
-        entries = self._fresh()
-        self._print(*(self._own(entries) if self._attempt >= self._skip else ()))
+        entries = self._new_entries()
+        if self._attempt >= self._skip:
+            self._print(*self._own_lines(entries))
 
     def divide(self, t: float, attempt: int) -> None:
         """Print that the run has been resumed, and pass over the warnings before."""
-        self._fresh()
+        self._new_entries()
         self._print(f"{clock(t)} {_line('resumed', f'attempt {attempt}')}")
 
     def say(self, kind: str, text: str) -> None:
+        """Print something that happens now."""
         self._print(f"{clock(time.time())} {_line(kind, text)}")
 
     def look(self, interrupts: int, over: bool) -> None:
         """Print what has no record: that Ctrl-C was pressed, and its effect; that the run hangs, or is lost."""
-        state = self._live.state
         while self._interrupts < interrupts:
             self._interrupts += 1
-            effect = "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving"
-            if not state.iterating:  # it may not have begun: then there is nothing to save
-                effect = "ending as soon as possible; Ctrl-C again ends at once without saving"
-            self.say("Ctrl-C", effect if self._interrupts == 1 else "ending at once, without saving")
-        if not self._missing and not self._run.path.exists():
-            self._missing, moved = True, self._live.moved()
+            self.say("Ctrl-C", self._effect_of_interrupt())
+        if not self._is_missing and not self._run.path.exists():
+            self._is_missing = True
+            moved = self._live.moved()
             if moved or not over:  # else the exit code is printed
-                self.say("lost", missing(state, moved))
-        if self._attempt >= self._skip and (line := self._stall.look(time.time())):
-            self.say(*line)
+                self.say("lost", missing(self._live.state, moved))
+        if self._attempt >= self._skip:
+            stall = self._stall.look(time.time())
+            if stall:
+                self.say(*stall)
+
+    def _effect_of_interrupt(self) -> str:
+        if self._interrupts > 1:
+            return "ending at once, without saving"
+        if not self._live.state.iterating:  # it may not have begun: then there is nothing to save
+            return "ending as soon as possible; Ctrl-C again ends at once without saving"
+        return "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving"
 
     def relay(self, over: bool = False) -> None:
         """Print the output of the training since the last time; `over`, also a line that it has not ended."""
-        for line in self._printed.read(over):
+        for line in self._output.read(over):
             self._relayed.append(line)
             if line in self._expected:
                 self._expected.remove(line)
             else:
-                self._sheet.line(f"output     | {line}".rstrip())
+                self._writer.write(f"output     | {line}".rstrip())
 
     def _print(self, *lines: str) -> None:
         for line in lines:
-            self._sheet.line(printable(line))
+            self._writer.write(printable(line))
 
-    def _fresh(self) -> list[Entry]:
-        fresh = self._live.state.journal.since(self._seen)
-        self._seen = fresh[-1].number + 1 if fresh else self._seen
-        return fresh
+    def _new_entries(self) -> list[Entry]:
+        entries = self._live.state.journal.since(self._next_entry)
+        if entries:
+            self._next_entry = entries[-1].number + 1
+        return entries
 
-    def _own(self, entries: list[Entry]) -> Iterator[str]:
+    def _own_lines(self, entries: list[Entry]) -> Iterator[str]:
         """Yield lines for the entries of the monitor itself, and of other ranks."""
         for entry in entries:
             if entry.own:
-                for line in [_message(entry), *self._traceback(entry.detail)]:
+                for line in [_entry_line(entry), *self._traceback(entry.detail)]:
                     yield f"{clock(entry.t)} {line}"
 
     def _traceback(self, text: str) -> list[str]:
@@ -337,7 +255,8 @@ class _Printer:
         if "\n" not in text.strip():
             return []
         self.relay()  # what is recorded is printed at once, perhaps since the last look
-        if (lines := {tidy(line) for line in text.splitlines()}) <= set(self._relayed):
+        lines = {tidy(line) for line in text.splitlines()}
+        if lines <= set(self._relayed):
             return []
         self._expected = lines
         return [_line("error", f"| {line}") for line in text.splitlines()]
@@ -345,86 +264,159 @@ class _Printer:
     def _lines(self, record: Record, entries: list[Entry]) -> list[str]:
         """Return the lines for a record, without the time."""
         state = self._live.state
-        at = _place(state, state.epoch_of(record["it"], record["ep"]), record["it"])
+        place = _format_place(state, state.epoch_of(record["it"], record["ep"]), record["it"])
         match record["k"]:
             case "run":
-                self._progressed = record["t"], -1
-                return _beginning(self._run, self._live)
+                self._note_progress(record["t"], -1)
+                return _first_lines(self._run, self._live)
             case "epoch":
-                self._progressed = record["t"], state.it
-                return [self._progress()]
+                self._note_progress(record["t"], state.it)
+                return [self._progress_line()]
             case "frame":
-                since, it = self._progressed
-                if self._sheet.has_bars or record["t"] - since < EVERY or record["stage"] != "train" or state.it == it:
-                    return []
-                self._progressed = record["t"], state.it
-                return [self._progress()]
+                return self._progress_of_frame(record)
             case "metrics" | "checkpoint":
-                return [_line(entry.source, at, entry.text) for entry in entries if not entry.own]
+                return [_line(entry.source, place, entry.text) for entry in entries if not entry.own]
             case "image" | "text" | "histogram":
-                return [_line(record["k"], at, brief(record))]
+                return [_line(record["k"], place, brief(record))]
+            case "progress":
+                return self._work_lines(record)
             case "error":
-                what = f"{record['type']}: {one_line(record['text'])}"
-                self._raised = what
-                raised = f", at {place}" if (place := raised_at(record)) else ""
-                line = f"{', '.join([*placed(record), BECAME[record['action']]])}: {what}{raised}"
-                text = record["traceback"]  # of a diagnosis it is the message alone
-                return [_line("error", line), *(self._traceback(text) if "Traceback (" in text else ())]
+                return self._error_lines(record)
             case "refused" if not state.failed_to_start:
-                return [*map(_message, entries), *self._traceback(record.get("traceback", ""))]
+                return [*map(_entry_line, entries), *self._traceback(record.get("traceback", ""))]
             case "end" | "refused":
-                shown = [] if state.failed_to_start else entries
-                first = self._raised.partition(". ")[0]  # the line of the error has all sentences
-                return [_line("end", entry.text.replace(self._raised, first)) for entry in shown]
-        return [_message(entry) for entry in entries if not entry.own]
+                return self._end_lines(entries)
+        return [_entry_line(entry) for entry in entries if not entry.own]
 
-    def _progress(self) -> str:
+    def _end_lines(self, entries: list[Entry]) -> list[str]:
+        """Return the lines for the end of a run; of one that has failed to start they are printed already."""
+        if self._live.state.failed_to_start:
+            return []
+        first_sentence = self._raised.partition(". ")[0]  # the line of the error has all sentences
+        return [_line("end", entry.text.replace(self._raised, first_sentence)) for entry in entries]
+
+    def _progress_of_frame(self, record: Frame) -> list[str]:
+        """Return the line of the progress, where it is time for one and there is no bar that shows it."""
+        done = self._live.state.it
+        is_due = record["t"] - self._progress_due >= PROGRESS_INTERVAL and record["stage"] == "train"
+        if self._writer.has_bars or not is_due or done == self._progress_it:
+            return []
+        self._note_progress(record["t"], done)
+        return [self._progress_line()]
+
+    def _work_lines(self, record: Progress) -> list[str]:
+        """Return a line on some work of a hook when it is over, and now and then while it lasts."""
+        key = record["hook"], record["name"]
+        told_at = self._work_told.setdefault(key, record["t"])
+        if record["over"]:
+            del self._work_told[key]
+        elif self._writer.has_bars or record["t"] - told_at < PROGRESS_INTERVAL:
+            return []
+        else:
+            self._work_told[key] = record["t"]
+        done = out_of(record["done"], record["total"] or None)
+        return [_line("progress", f"{work_name(record)}  {done}  {span(record['seconds'])}")]
+
+    def _error_lines(self, record: Error) -> list[str]:
+        self._raised = f"{record['type']}: {one_line(record['text'])}"
+        places = ", ".join([*placed(record), ERROR_ACTION_LABELS[record["action"]]])
+        line = f"{places}: {self._raised}"
+        raised = raised_at(record)
+        if raised:
+            line += f", at {raised}"
+        if "Traceback (" not in record["traceback"]:  # of a diagnosis it is the message alone
+            return [_line("error", line)]
+        return [_line("error", line), *self._traceback(record["traceback"])]
+
+    def _note_progress(self, t: float, it: int) -> None:
+        self._progress_due = t
+        self._progress_it = it
+
+    def _progress_line(self) -> str:
         state = self._live.state
-        pace, names = Pace.of(state), state.scalar_names
-        facts = [_place(state, state.epoch, state.it)]
-        facts += [f"{name} {number(state.scalars[name].last)}" for name in names[:SCALARS]]
-        facts += [f"({len(names) - SCALARS} more)"] * (len(names) > SCALARS)
-        if pace.iters_per_s and not self._sheet.has_bars:  # a run may be over before an iteration is timed
-            facts.append(speed(pace.iters_per_s))
-            facts += [f"{many(pace.samples_per_s)} samples/s"] * bool(pace.samples_per_s)  # else it is unknown
-            facts += [f"ETA {pace.left}"] if pace.left else []
-            facts += [word] if (word := bottleneck(state, pace)) != "compute-bound" else []
+        facts = [_format_place(state, state.epoch, state.it)]
+        names = names_as_they_came(state)
+        for name in names[:MAX_SCALARS]:
+            facts.append(f"{shorten_name(name)} {number(state.scalars[name].last)}")
+        if len(names) > MAX_SCALARS:
+            facts.append(f"({len(names) - MAX_SCALARS} more)")
+        if not self._writer.has_bars:
+            facts += _pace_facts(state)
         return _line("train", *facts)
+
+
+def _pace_facts(state: RunState) -> Iterator[str]:
+    """Yield speed, time left and bottleneck: nothing before an iteration is timed."""
+    pace = Throughput.of(state)
+    if not pace.iters_per_s:
+        return
+    yield speed(pace.iters_per_s)
+    if pace.samples_per_s:
+        yield f"{many(pace.samples_per_s)} samples/s"
+    if pace.left:
+        yield f"ETA {pace.left}"
+    word = bottleneck(state, pace)
+    if word != "compute-bound":
+        yield word
 
 
 def _line(kind: str, *facts: str) -> str:
     return f"{kind:<10} {'  '.join(facts)}"
 
 
-def _message(entry: Entry) -> str:
-    return _line(entry.kind, entry.text if entry.kind == "command" else f"{entry.source}: {entry.text}")
+def _entry_line(entry: Entry) -> str:
+    if entry.kind == "command":
+        return _line(entry.kind, entry.text)
+    return _line(entry.kind, f"{entry.source}: {entry.text}")
 
 
-def _place(state: RunState, epoch: int, it: int) -> str:
+def _format_place(state: RunState, epoch: int, it: int) -> str:
     return f"epoch {out_of(epoch, state.run.get('max_epochs'))}  iter {out_of(it, state.total_iters)}"
 
 
-def _beginning(run: RunDir, live: Live) -> list[str]:
+def _first_lines(run: RunDir, live: Live) -> list[str]:
     """Return the lines on the run, its data, and the machine."""
-    record, plan = live.state.run, live.plan
-    model = [f"{record['model']}, {many(record['params'])} parameters"] if record["model"] else []
-    ranks = [f"{record['world']} ranks"] if record["world"] > 1 else []
-    resumed = [f"resumed from {record['resumed_from']}"] if record["resumed_from"] else []
-    resumed += [f"forked from {record['forked_from']}"] if record["forked_from"] else []
-    where = [f"{record['device']}, {record['precision']}", *ranks, f"pid {record['pid']}@{record['host']}"]
-    versions = f"torch {record['torch']}, python {record['python']}"
-    first = _line("run", f"{run.path.parent.name} {run.id}", *model, f"seed {record['seed']}", *resumed)
-    lines = [first, _line("device", *where, versions)]
-    for split, data in record["data"].items():
-        of = f" of {data['batch_size']}" if data["batch_size"] else ""
-        known = f"{counted(data['examples'], 'example')} in " if data["examples"] else ""  # of a stream: unknown
-        counts = f"{known}{counted(data['batches'], 'batch')}{of}"
-        marks = ": ".join(["SYNTHETIC"] * data["synthetic"] + [data["note"]] * bool(data["note"]))
-        lines.append(_line("data", f"{split}: {data['name']}", counts, marks).rstrip())
-    if plan:
-        shuffled = [f"SHUFFLED {plan.shuffle}"] if plan.shuffle is not None else []
-        numbers = {"hook": len(plan.hooks), "binding": len(plan.bindings), "edge": len(plan.edges)}
-        counts = ", ".join(counted(count, thing) for thing, count in numbers.items())
-        pairs = in_number([*islice(ambiguities(plan), COUNTED)])
-        lines.append(_line("plan", counts, *shuffled, *[f"{pairs}: hookflow check"] * bool(pairs)))
+    record = live.state.run
+    facts = [f"{run.path.parent.name} {run.id}"]
+    if record["model"]:
+        facts.append(f"{record['model']}, {many(record['params'])} parameters")
+    facts.append(f"seed {record['seed']}")
+    if record["resumed_from"]:
+        facts.append(f"resumed from {record['resumed_from']}")
+    if record["forked_from"]:
+        facts.append(f"forked from {record['forked_from']}")
+    device = [f"{record['device']}, {record['precision']}"]
+    if record["world"] > 1:
+        device.append(f"{record['world']} ranks")
+    device.append(f"pid {record['pid']}@{record['host']}")
+    device.append(f"torch {record['torch']}, python {record['python']}")
+    lines = [_line("run", *facts), _line("device", *device)]
+    lines += [_data_line(split, data) for split, data in record["data"].items()]
+    if live.plan:
+        lines.append(_plan_line(live.plan))
     return lines
+
+
+def _data_line(split: str, data: DataInfo) -> str:
+    counts = counted(data["batches"], "batch")
+    if data["examples"]:  # of a stream they are unknown
+        counts = f"{counted(data['examples'], 'example')} in {counts}"
+    if data["batch_size"]:
+        counts += f" of {data['batch_size']}"
+    marks = []
+    if data["synthetic"]:
+        marks.append("SYNTHETIC")
+    if data["note"]:
+        marks.append(data["note"])
+    return _line("data", f"{split}: {data['name']}", counts, ": ".join(marks)).rstrip()
+
+
+def _plan_line(plan: Plan) -> str:
+    numbers = {"hook": len(plan.hooks), "binding": len(plan.bindings), "edge": len(plan.edges)}
+    facts = [", ".join(counted(count, thing) for thing, count in numbers.items())]
+    if plan.shuffle is not None:
+        facts.append(f"SHUFFLED {plan.shuffle}")
+    pairs = count_pairs([*islice(ambiguities(plan), MAX_AMBIGUITIES)])
+    if pairs:
+        facts.append(f"{pairs}: hookflow check")
+    return _line("plan", *facts)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple, cast
 
-from hookflow.events.records import PHASES, End, Error, Frame, Record, Run, Told
+from hookflow.events.records import PHASES, End, Error, Frame, LogMessage, Record, Run
 from hookflow.graph.plan import Binding, Plan
-from hookflow.monitor.durations import WINDOW, Beside, Booked, DeviceTimes, Minute, Timing
-from hookflow.monitor.journal import BECAME, Journal, Kind
+from hookflow.monitor.durations import WINDOW, CallTiming, DeviceWindow, IterationWindow, OffloadStats, PhaseTotals
+from hookflow.monitor.journal import ERROR_ACTION_LABELS, Journal, Kind
 from hookflow.numbers import one_line, rough
 
-MEETING: Mapping[str, tuple[str, ...]] = {"ddp": ("backward",), "fsdp": ("forward", "backward")}
+SYNC_PHASES: Mapping[str, tuple[str, ...]] = {"ddp": ("backward",), "fsdp": ("forward", "backward")}
 """Phases in which the ranks bring something together, and so wait for one another, by strategy."""
 
 NO_PLAN = Plan("", (), (), ())
@@ -21,8 +21,8 @@ NO_RUN = cast("Run", {})
 """The run record before it is written; false, and nothing is in it."""
 
 
-class Rank:
-    """The state of one rank since its `run` record; in the phases of `meeting` it waits for the others."""
+class RankState:
+    """The state of one rank since its `run` record; in `sync_phases` it waits for the others."""
 
     def __init__(self, run: Run | None = None) -> None:
         self.run: Run = run or NO_RUN
@@ -31,12 +31,12 @@ class Rank:
         self.now: float = self.run.get("t", 0.0)
         self.it: int = self.run.get("it", 0)
         self.trained = self.now  # the newest frame of the training
-        self.minute = Minute()
-        self.attempt = Booked()
-        self.bindings: dict[int, Timing] = {}
-        self.beside: dict[int, Beside] = {}
-        self.device = DeviceTimes()
-        self.meeting = MEETING.get(self.run.get("strategy", ""), MEETING["ddp"])
+        self.minute = IterationWindow()
+        self.attempt = PhaseTotals()
+        self.bindings: dict[int, CallTiming] = {}
+        self.beside: dict[int, OffloadStats] = {}
+        self.device = DeviceWindow()
+        self.sync_phases = SYNC_PHASES.get(self.run.get("strategy", ""), SYNC_PHASES["ddp"])
 
     @property
     def iters(self) -> int:
@@ -46,45 +46,60 @@ class Rank:
     @property
     def whole(self) -> float:
         """The ns of one of them."""
-        return self.minute.sums["ns"] / self.iters if self.iters else 0.0
+        if self.iters == 0:
+            return 0.0
+        return self.minute.sums["ns"] / self.iters
 
     @property
     def own(self) -> float:
         """The ns of one of them that this rank needs by itself, whatever the others do."""
-        met = sum(self.minute.sums[phase] for phase in self.meeting)
-        return (self.minute.sums["ns"] - met) / self.iters if self.iters else 0.0
+        if self.iters == 0:
+            return 0.0
+        synced = sum(self.minute.sums[phase] for phase in self.sync_phases)
+        return (self.minute.sums["ns"] - synced) / self.iters
 
-    def timing(self, binding: int) -> Timing:
+    def timing(self, binding: int) -> CallTiming:
         """Return the timing of a binding; of one that has not fired yet, an empty one."""
-        return self.bindings.get(binding) or Timing()
+        return self.bindings.get(binding) or CallTiming()
 
     def frame(self, record: Frame) -> None:
+        """Take a frame of this rank."""
         t = record["t"]
-        self.now, self.it = max(self.now, t), record["it"]
+        self.now = max(self.now, t)
+        self.it = record["it"]
         if record["iters"][0] or any(record["phases"].values()):  # else the last minute of training stays
             self.minute.add(t, record["phases"], record["iters"], record["samples"], record["cost"])
             count, ns, *_ = record["iters"]
-            self.attempt.book({**record["phases"], "iters": count, "ns": ns})
+            self.attempt.add_sums({**record["phases"], "iters": count, "ns": ns})
             self.trained = t
-        for binding, entry in record["hooks"].items():
-            if (timing := self.bindings.get(known := int(binding))) is None:
-                timing = self.bindings[known] = Timing()
-            timing.add(t, record["it"], entry)
+        for key, entry in record["hooks"].items():
+            binding = int(key)
+            if binding not in self.bindings:
+                self.bindings[binding] = CallTiming()
+            self.bindings[binding].add(t, record["it"], entry)
         if "device" in record:
             self.device.add(t, record["device"])
-        for binding, (count, total, longest, waiting, dropped) in record.get("beside", {}).items():
-            self.beside.setdefault(int(binding), Beside()).add(count, total, longest, waiting, dropped)
+        for key, totals in record.get("beside", {}).items():
+            self.beside.setdefault(int(key), OffloadStats()).add(t, totals)
 
 
-def spent(rank: Rank, plan: Plan, binding: Binding) -> int:
+def time_in_iterations(rank: RankState, plan: Plan, binding: Binding) -> int:
     """Return the ns that firings of a binding took inside iterations of the last minute; 0 where it fires elsewhere."""
-    return rank.timing(binding.id).spent(rank.trained - WINDOW) if plan.points.in_iteration(binding.point) else 0
+    if not plan.points.in_iteration(binding.point):
+        return 0
+    return rank.timing(binding.id).time_spent(rank.trained - WINDOW)
 
 
-SHARE, LEAST, STAYS = 0.05, 1e6, 0.6
-"""The least waiting that is reported: a share of the iteration, and ns; STAYS of it, of a rank that is reported."""
+MIN_WAIT_SHARE = 0.05
+"""The least waiting for a straggler that is reported, as a share of the iteration."""
 
-ENOUGH = 3
+MIN_WAIT_NS = 1e6
+"""The least waiting that is reported, in ns."""
+
+KEPT_WAIT_SHARE = 0.6
+"""The share of these limits above which a straggler that is reported stays one."""
+
+MIN_ITERATIONS = 3
 """Iterations of the last minute that there must be of each rank to judge."""
 
 
@@ -108,36 +123,53 @@ class Straggler:
         return f"rank {self.rank}: +{rough(self.cost / 1e6)} of {rough(self.whole / 1e6)} ms, {self.reason}"
 
 
-def can_compare(ranks: Mapping[int, Rank]) -> bool:
+def can_compare(ranks: Mapping[int, RankState]) -> bool:
     """Say whether all have iterated enough lately: not while they validate, pause or begin."""
-    return len(ranks) > 1 and all(rank.iters >= ENOUGH for rank in ranks.values())
+    return len(ranks) > 1 and all(rank.iters >= MIN_ITERATIONS for rank in ranks.values())
 
 
-def reason(ranks: Mapping[int, Rank], plan: Plan, slowest: int) -> str:
+def find_reason(ranks: Mapping[int, RankState], plan: Plan, slowest: int) -> str:
     """Return the phase that takes this rank so much longer than the others, or the hook."""
-
-    def longest(times: Mapping[int, Mapping[str, float]], names: Iterable[str]) -> str:
-        def beyond(name: str) -> float:
-            others = (own[name] for number, own in times.items() if number != slowest)
-            return times[slowest][name] - median(others)
-
-        return max(names, key=beyond, default="")
-
-    booked = {number: (rank.minute.booked, rank.iters) for number, rank in ranks.items()}
-    phases = {number: {phase: ns / iters for phase, ns in of.items()} for number, (of, iters) in booked.items()}
-    phase = longest(phases, [phase for phase in PHASES if phase not in ranks[slowest].meeting])
-    hooks = {number: dict.fromkeys((binding.hook for binding in plan.bindings), 0.0) for number in ranks}
-    for number, times in hooks.items():
-        for binding in plan.bindings:
-            times[binding.hook] += spent(ranks[number], plan, binding) / ranks[number].iters
-    return f"hook {longest(hooks, hooks[slowest])}" if phase == "hooks" and hooks[slowest] else phase
+    phase_times = {number: _time_by_phase(rank) for number, rank in ranks.items()}
+    own_phases = [phase for phase in PHASES if phase not in ranks[slowest].sync_phases]
+    phase = _longest_beyond_others(phase_times, own_phases, slowest)
+    if phase != "hooks" or not plan.bindings:
+        return phase
+    hook_times = {number: _time_by_hook(rank, plan) for number, rank in ranks.items()}
+    return f"hook {_longest_beyond_others(hook_times, hook_times[slowest], slowest)}"
 
 
-SILENCE, ALIKE, HOLD = 10.0, 3.0, 5.0
-"""Seconds until a silent rank is named, until a message is not waited for on other ranks, and until a straggler counts.
+def _time_by_phase(rank: RankState) -> dict[str, float]:
+    """Return the ns of each phase in an iteration of the last minute."""
+    return {phase: ns / rank.iters for phase, ns in rank.minute.by_phase.items()}
 
-The longest time between frames is two seconds.
-"""
+
+def _time_by_hook(rank: RankState, plan: Plan) -> dict[str, float]:
+    """Return the ns of each hook in an iteration of the last minute."""
+    times = dict.fromkeys((binding.hook for binding in plan.bindings), 0.0)
+    for binding in plan.bindings:
+        times[binding.hook] += time_in_iterations(rank, plan, binding) / rank.iters
+    return times
+
+
+def _longest_beyond_others(times: Mapping[int, Mapping[str, float]], names: Iterable[str], slowest: int) -> str:
+    """Return the name of what takes the slowest rank most beyond the median of the others."""
+
+    def beyond_others(name: str) -> float:
+        others = [of_rank[name] for number, of_rank in times.items() if number != slowest]
+        return times[slowest][name] - median(others)
+
+    return max(names, key=beyond_others, default="")
+
+
+HEARTBEAT_TIMEOUT = 10.0
+"""Seconds until a silent rank is named. The longest time between frames is two seconds."""
+
+DEDUP_WINDOW = 3.0
+"""Seconds until a message is not waited for on other ranks."""
+
+MIN_DURATION = 5.0
+"""Seconds until a straggler counts."""
 
 REMOTE_DELAY = 90.0
 """Seconds by which what another machine has written may be seen late.
@@ -145,13 +177,14 @@ REMOTE_DELAY = 90.0
 A network file system keeps what it knows of a file for up to 60 s, and the clocks of two machines differ.
 """
 
-REMEMBERED = 1000
+MAX_REMEMBERED = 1000
 """Messages that are remembered, so that none is shown twice."""
 
-Words = tuple[str, ...]
+MessageKey = tuple[str, ...]
+"""What is alike in records that say the same."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingMessage(NamedTuple):
     """A message that is shown once it is clear which ranks have it, and that rank 0 has not."""
 
     t: float
@@ -161,22 +194,27 @@ class _Waiting(NamedTuple):
     ranks: list[int]
 
 
-class Ranks:
+class RankGroup:
     """The ranks that have been heard of, by number; 0 is always there. Nothing of an earlier attempt is kept."""
 
-    def __init__(self, first: Rank | None = None, others: Mapping[int, Rank] | None = None) -> None:
-        self.of: dict[int, Rank] = {0: first or Rank(), **(others or {})}
+    def __init__(self, first: RankState | None = None, others: Mapping[int, RankState] | None = None) -> None:
+        self.of: dict[int, RankState] = {0: first or RankState(), **(others or {})}
         self.straggler: Straggler | None = None
-        self._kept = self._looked = 0.0
-        self._known: dict[Words, None] = {}
-        self._waiting: dict[Words, _Waiting] = {}
+        self._unchanged_since = 0.0
+        self._judged_at = 0.0
+        self._known: dict[MessageKey, None] = {}
+        self._waiting: dict[MessageKey, _WaitingMessage] = {}
 
-    def again(self, run: Run) -> "Ranks":
+    def begin_attempt(self, run: Run) -> "RankGroup":
         """Return the ranks of the attempt that rank 0 begins with `run`; some of the others may have begun before."""
         first = self.of[0]
-        over = first.end["t"] if first.end else first.now if first.run else 0.0
-        others = {number: rank for number, rank in self.of.items() if number and rank.run and rank.run["t"] > over}
-        return Ranks(Rank(run), others)
+        over = 0.0  # when the attempt before was over
+        if first.end:
+            over = first.end["t"]
+        elif first.run:
+            over = first.now
+        others = {number: rank for number, rank in self.of.items() if number > 0 and rank.run.get("t", 0.0) > over}
+        return RankGroup(RankState(run), others)
 
     @property
     def world(self) -> int:
@@ -188,125 +226,176 @@ class Ranks:
         """When any rank was last heard of."""
         return max(rank.now for rank in self.of.values())
 
-    def hear(self, number: int, record: Record, journal: Journal) -> None:
+    # Records
+
+    def apply(self, number: int, record: Record, journal: Journal) -> None:
         """Take a record of another rank than 0, unless it is of a kind that is shown of rank 0 alone."""
         if self.of[0].run and number >= self.world:
             return  # a log that an attempt with more ranks has left
         if record["k"] == "run":
-            self.of[number] = Rank(record)
-        rank = self.of.setdefault(number, Rank())
+            self.of[number] = RankState(record)
+        rank = self.of.setdefault(number, RankState())
         match record["k"]:
             case "frame":
                 rank.frame(record)
             case "message":
                 self._wait(number, record, record["level"], f"{record['source']}: {record['text']}", "")
             case "error":
-                rank.fatal = record if record["action"] == "raise" else rank.fatal
-                if (words := _words(record)) not in self._known:
-                    self._remember(words)
-                    place = f"{record['hook']} @ {record['point']}, " if record["hook"] else ""
-                    text = f"{place}{BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}"
-                    is_fatal = record["action"] == "raise"
-                    facts = {"own": True, "ends_run": is_fatal}
-                    journal.add(record["t"], "error", named([number]), text, record["traceback"], **facts)
+                self._apply_error(number, record, journal)
             case "end":
                 rank.end = record
                 if record["status"] == "failed" and rank.fatal is None:  # a mistake, perhaps on one machine alone
                     self._wait(number, record, "error", one_line(record["reason"]) or "failed", record["reason"])
-        rank.now, rank.it = max(rank.now, record["t"]), record.get("it", rank.it)
+        rank.now = max(rank.now, record["t"])
+        rank.it = record.get("it", rank.it)
         self._release(journal)
 
-    def hear_first(self, record: Told) -> None:
+    def _apply_error(self, number: int, record: Error, journal: Journal) -> None:
+        ends_run = record["action"] == "raise"
+        if ends_run:
+            self.of[number].fatal = record
+        key = _key_of(record)
+        if key in self._known:
+            return
+        self._remember(key)
+        place = ""
+        if record["hook"]:
+            place = f"{record['hook']} @ {record['point']}, "
+        consequence = ERROR_ACTION_LABELS[record["action"]]
+        text = f"{place}{consequence}: {record['type']}: {one_line(record['text'])}"
+        rank = format_ranks([number])
+        journal.add(record["t"], "error", rank, text, record["traceback"], own=True, ends_run=ends_run)
+
+    def mark_seen(self, record: LogMessage) -> None:
         """Note a message, an error or the end of rank 0: that of the others need not be shown again."""
-        self._waiting.pop(_words(record), None)
-        self._remember(_words(record))
+        key = _key_of(record)
+        self._waiting.pop(key, None)
+        self._remember(key)
 
-    def look(self, t: float, plan: Plan, journal: Journal) -> None:
-        """Judge, once a second of the run, how even the ranks are; the journal records each change."""
+    # What there is to say of the ranks
+
+    def judge_balance(self, t: float, plan: Plan, journal: Journal) -> None:
+        """Judge, once a second of the run, whether the ranks are balanced; the journal records each change."""
         self._release(journal)
-        if t < self._looked + 1 or not can_compare(self.of):
+        if t < self._judged_at + 1 or not can_compare(self.of):
             return
-        self._kept = self._kept or t
-        self._looked, held = t, self.straggler
+        self._unchanged_since = self._unchanged_since or t
+        self._judged_at = t
+        before = self.straggler
         slowest = max(self.of, key=lambda number: self.of[number].own)
-        others = median(rank.own for number, rank in self.of.items() if number != slowest)
-        whole, cost = self.of[slowest].whole, self.of[slowest].own - others
-        stays = held is not None and held.rank == slowest
-        late = cost > max(SHARE * whole, LEAST) * (STAYS if stays else 1.0)
-        unchanged = stays if late else held is None
-        if not unchanged and t < self._kept + HOLD:
+        cost = self._waiting_for(slowest)
+        is_same = before is not None and before.rank == slowest
+        limit = max(MIN_WAIT_SHARE * self.of[slowest].whole, MIN_WAIT_NS)
+        if is_same:
+            limit *= KEPT_WAIT_SHARE
+        is_late = cost > limit
+        if is_late:
+            is_unchanged = is_same
+        else:
+            is_unchanged = before is None
+        if not is_unchanged and t < self._unchanged_since + MIN_DURATION:
             return
-        self._kept = t
-        if late:
-            why = held.reason if held and stays else reason(self.of, plan, slowest)
-            self.straggler = Straggler(slowest, cost, whole, why)
-            if not stays:
+        self._unchanged_since = t
+        if is_late:
+            if before is not None and is_same:
+                reason = before.reason
+            else:
+                reason = find_reason(self.of, plan, slowest)
+            self.straggler = Straggler(slowest, cost, self.of[slowest].whole, reason)
+            if not is_same:
                 journal.add(t, "warn", "ranks", self.straggler.sentence, own=True)
-        elif held:
+        elif before is not None:
             self.straggler = None
-            journal.add(t, "info", "ranks", "the ranks are even again", own=True)
+            journal.add(t, "info", "ranks", "the ranks are balanced again", own=True)
+
+    def _waiting_for(self, slowest: int) -> float:
+        """Return the ns of an iteration that the others wait for a rank."""
+        others = [rank.own for number, rank in self.of.items() if number != slowest]
+        return self.of[slowest].own - median(others)
 
     @property
     def first_failure(self) -> tuple[int, Error] | None:
         """The rank whose error came first, and the error: those of the others follow from it."""
-        fatal = [(rank.fatal["t"], number, rank.fatal) for number, rank in self.of.items() if rank.fatal]
-        return min(fatal, key=lambda item: item[:2])[1:] if fatal else None
+        failures = [(rank.fatal["t"], number, rank.fatal) for number, rank in self.of.items() if rank.fatal]
+        if not failures:
+            return None
+        _, number, error = min(failures, key=lambda failure: failure[:2])
+        return number, error
 
     @property
     def silent(self) -> dict[int, float]:
         """The ranks that have written nothing for long while others go on, and for how many seconds."""
-        if self.of[0].end or not self.of[0].run:
+        first = self.of[0]
+        if first.end or not first.run:
             return {}
         hosts = {rank.run.get("host") for rank in self.of.values() if rank.run}
-        patience = SILENCE if len(hosts) < 2 else SILENCE + REMOTE_DELAY
-        newest, begun = self.newest, self.of[0].run["t"]
-        heard = {number: self.of[number].now if number in self.of else begun for number in self._unended}
-        return {number: newest - t for number, t in heard.items() if newest - t > patience}
+        timeout = HEARTBEAT_TIMEOUT
+        if len(hosts) > 1:
+            timeout += REMOTE_DELAY
+        newest = self.newest
+        silent = {}
+        for number in self._unended:
+            if number in self.of:
+                heard = self.of[number].now
+            else:
+                heard = first.run["t"]
+            if newest - heard > timeout:
+                silent[number] = newest - heard
+        return silent
 
     @property
     def gone(self) -> list[int]:
         """The ranks that left no end record, once rank 0 has."""
-        return self._unended if self.of[0].end else []
+        if self.of[0].end is None:
+            return []
+        return self._unended
 
     @property
     def _unended(self) -> list[int]:
         return [number for number in range(self.world) if number not in self.of or not self.of[number].end]
 
-    def _wait(self, number: int, record: Told, kind: Kind, text: str, detail: str) -> None:
-        words = _words(record)
-        if words in self._waiting:
-            self._waiting[words].ranks.append(number)
-        elif words not in self._known:
-            self._waiting[words] = _Waiting(record["t"], kind, text, detail, [number])
+    # Messages of several ranks
 
-    def _remember(self, words: Words) -> None:
-        self._known[words] = None
-        if len(self._known) > REMEMBERED:
-            del self._known[next(iter(self._known))]
+    def _wait(self, number: int, record: LogMessage, kind: Kind, text: str, detail: str) -> None:
+        key = _key_of(record)
+        if key in self._waiting:
+            self._waiting[key].ranks.append(number)
+        elif key not in self._known:
+            self._waiting[key] = _WaitingMessage(record["t"], kind, text, detail, [number])
+
+    def _remember(self, key: MessageKey) -> None:
+        self._known[key] = None
+        if len(self._known) > MAX_REMEMBERED:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
 
     def _release(self, journal: Journal) -> None:
         """Show what has waited long enough for rank 0, which has not written the same."""
         if not self._waiting:
             return
-        due = self.newest - ALIKE if not self.of[0].end else self.newest
-        for words, message in list(self._waiting.items()):
+        due = self.newest
+        if self.of[0].end is None:
+            due -= DEDUP_WINDOW
+        for key, message in list(self._waiting.items()):
             if message.t <= due:
-                del self._waiting[words]
-                self._remember(words)
-                journal.add(message.t, message.kind, named(message.ranks), message.text, message.detail, own=True)
+                del self._waiting[key]
+                self._remember(key)
+                ranks = format_ranks(message.ranks)
+                journal.add(message.t, message.kind, ranks, message.text, message.detail, own=True)
 
 
-def _words(record: Told) -> Words:
+def _key_of(record: LogMessage) -> MessageKey:
     """Return what is alike in records that say the same."""
     fields = ("k", "level", "source", "hook", "point", "type", "text", "reason")
     return tuple(cast("Mapping[str, str]", record).get(field, "") for field in fields)
 
 
-def named(numbers: Iterable[int]) -> str:
+def format_ranks(numbers: Iterable[int]) -> str:
     """Return "rank 2", or "ranks 1, 3", or "ranks 1-3"."""
-    result = sorted(numbers)
-    if len(result) == 1:
-        return f"rank {result[0]}"
-    if len(result) > 2 and result[-1] - result[0] == len(result) - 1:
-        return f"ranks {result[0]}-{result[-1]}"
-    return f"ranks {', '.join(map(str, result))}"
+    ranks = sorted(numbers)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    is_range = ranks[-1] - ranks[0] == len(ranks) - 1
+    if len(ranks) > 2 and is_range:
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks))}"

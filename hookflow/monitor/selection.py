@@ -6,9 +6,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import chain
-from operator import itemgetter
-from types import NoneType
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
@@ -31,27 +28,39 @@ CONSTANTS = {"true": True, "false": False}
 
 def known_keys(rows: Iterable[Row]) -> list[str]:
     """Return every key that a run has."""
-    keys = dict.fromkeys(FACTS) | dict.fromkeys(chain.from_iterable(row.values for row in rows))
-    return [*(keys | dict.fromkeys(chain.from_iterable(row.config for row in rows)))]
+    values = dict.fromkeys(FACTS)
+    config: dict[str, None] = {}
+    for row in rows:
+        values |= dict.fromkeys(row.values)
+        config |= dict.fromkeys(row.config)
+    return [*(values | config)]
 
 
 def check_keys(keys: Iterable[str], rows: Sequence[Row], place: str) -> None:
     """Raise UserError for each key that no run has, with the nearest that one has."""
-    unknown = [key for key in dict.fromkeys(keys) if key not in FACTS and all(row.get(key) is None for row in rows)]
-    known = known_keys(rows) if unknown else ()
-    if problems := [
-        Problem(f'no run has the key "{key}"', Where(place), _nearest(key, known))
-        for key in unknown
-        if key not in known
-    ]:
+    unknown = []
+    for key in dict.fromkeys(keys):
+        if key not in FACTS and all(row.get(key) is None for row in rows):
+            unknown.append(key)
+    if not unknown:
+        return
+    known = known_keys(rows)  # a key without any value is known, too
+    problems = []
+    for key in unknown:
+        if key not in known:
+            problems.append(Problem(f'no run has the key "{key}"', Where(place), _nearest(key, known)))
+    if problems:
         raise UserError(problems)
 
 
 def _nearest(key: str, known: Collection[str]) -> str:
-    if divided := next((name for name in known if "/" in name and key in name.split("/")), ""):
-        return f'did you mean "{divided}"? A condition has it as value("{divided}")'
-    longer = [name for name in known if name.endswith(f".{key}")]
-    return f'did you mean "{longer[0]}"?' if longer else nearest(key, known)
+    for name in known:
+        if "/" in name and key in name.split("/"):
+            return f'did you mean "{name}"? A condition has it as value("{name}")'
+    for name in known:
+        if name.endswith(f".{key}"):
+            return f'did you mean "{name}"?'
+    return nearest(key, known)
 
 
 def parse_filter(text: str, rows: Sequence[Row], place: str = "--filter") -> Callable[[Row], bool]:
@@ -61,7 +70,11 @@ def parse_filter(text: str, rows: Sequence[Row], place: str = "--filter") -> Cal
     except ConditionError as error:
         raise UserError(Problem(str(error), Where(place), error.hint)) from None
     check_keys(sorted(condition.names - CONSTANTS.keys()), rows, place)
-    return lambda row: condition(lambda name: CONSTANTS[name] if name in CONSTANTS else row.get(name))
+
+    def is_meant(row: Row) -> bool:
+        return condition(lambda name: CONSTANTS[name] if name in CONSTANTS else row.get(name))
+
+    return is_meant
 
 
 def select(
@@ -74,30 +87,33 @@ def select(
     if not rows:
         return rows
     check_keys(keys, rows, "--columns")
-    check_keys([sort.removeprefix("-")] if sort is not None else [], rows, "--sort")
-    check_keys([group] if group else [], rows, "--group")
+    if sort is not None:
+        check_keys([sort.removeprefix("-")], rows, "--sort")
+    if group:
+        check_keys([group], rows, "--group")
     if condition is not None:
         rows = [*filter(parse_filter(condition, rows), rows)]
-    return rows if sort is None else in_order_of(rows, sort)
+    if sort is not None:
+        rows = in_order_of(rows, sort)
+    return rows
 
 
 def in_order_of(rows: Iterable[Row], key: str) -> list[Row]:
     """Return the runs by the value of a key, the largest first for "-KEY"; those without a value come last."""
     name = key.removeprefix("-")
-    placed: list[tuple[Any, Row]] = []
-    others: list[tuple[Any, Row]] = []
+    ranked: list[tuple[tuple[bool, Any], Row]] = []
+    without: list[Row] = []
     for row in rows:
-        rank = _rank(row.get(name))
-        (others if rank is None else placed).append((rank, row))
-    placed.sort(key=lambda item: item[0], reverse=key.startswith("-"))
-    return [row for _, row in (*placed, *others)]
-
-
-def _rank(value: Any) -> tuple[bool, Any] | None:
-    """Return what to compare a value by: numbers come before strings."""
-    if isinstance(value, int | float):
-        return None if math.isnan(value) else (False, value)
-    return None if value is None else (True, str(value))
+        value = row.get(name)
+        is_number = isinstance(value, int | float)
+        if value is None or (is_number and math.isnan(value)):
+            without.append(row)
+        elif is_number:
+            ranked.append(((False, value), row))  # numbers come before texts
+        else:
+            ranked.append(((True, str(value)), row))
+    ranked.sort(key=lambda item: item[0], reverse=key.startswith("-"))
+    return [row for _, row in ranked] + without
 
 
 def groups(rows: Iterable[Row], key: str) -> list[tuple[Any, list[Row]]]:
@@ -111,91 +127,126 @@ def groups(rows: Iterable[Row], key: str) -> list[tuple[Any, list[Row]]]:
 def by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
     """Return the runs with the forks of each below it, and how many of their ancestors are listed above each."""
     ids = {row.id for row in rows}
-    children: dict[str | None, list[Row]] = {}
-    for row in rows:
+    forks: dict[str, list[Row]] = {}
+    waiting: list[tuple[int, Row]] = []
+    for row in reversed(rows):
         parent = row.values["parent"]
-        children.setdefault(parent if parent in ids and parent != row.id else None, []).append(row)
+        if parent in ids and parent != row.id:
+            forks.setdefault(parent, []).append(row)
+        else:
+            waiting.append((0, row))
     result: list[tuple[int, Row]] = []
-    waiting = [(0, row) for row in reversed(children.pop(None, []))]
     while waiting:
         depth, row = waiting.pop()
         result.append((depth, row))
-        waiting += [(depth + 1, child) for child in reversed(children.pop(row.id, []))]
-    rest = [row for row in rows if all(row is not there for _, there in result)] if children else []
-    return [*result, *((0, row) for row in rest)]  # records that name one another as parents
+        waiting += [(depth + 1, fork) for fork in forks.pop(row.id, [])]
+    if forks:  # records that name one another as parents
+        listed = {row.path for _, row in result}
+        result += [(0, row) for row in rows if row.path not in listed]
+    return result
 
 
 def differing(rows: Sequence[Row]) -> list[str]:
     """Return the keys of the pipelines in which these runs differ; of a hook that some of them lack, the first one."""
-    names = {json.loads(key) for key in _different([row.written for row in rows])}
-    keys = dict[str, None]()
+    names = _differing_names([row.config_json for row in rows])
+    keys: dict[str, None] = {}
     for row in rows:
         if len(keys) == len(names):
             break
         keys |= dict.fromkeys(key for key in row.config if key in names)
-    parts = {key.removesuffix("use") for key in keys if key.endswith(".use")}
-    lacking = tuple(part for part in parts if None in stated(rows, f"{part}use"))
-    shown = (key for key in keys if key.endswith(".use") or not key.startswith(lacking))
-    return [key for key in shown if key not in IN_OTHER_COLUMNS]
+    lacking = []  # how the keys of hooks begin that some runs lack
+    for key in keys:
+        if key.endswith(".use") and None in stated(rows, key):
+            lacking.append(key.removesuffix("use"))
+    shown = []
+    for key in keys:
+        is_part_of_lacking = key.startswith(tuple(lacking)) and not key.endswith(".use")
+        if key not in IN_OTHER_COLUMNS and not is_part_of_lacking:
+            shown.append(key)
+    return shown
 
 
-def _different(texts: Sequence[str]) -> set[str]:
-    """Return the keys, as JSON, whose lines differ between these texts: quickly, as there may be 10,000."""
-    keys = set[str]()
-    lines = texts[0].split("\n") if texts else []
-    alike = texts[:1]  # the stretches of the first text up to each value that differs
+def _differing_names(texts: Sequence[str]) -> set[str]:
+    """Return the keys whose lines are not the same in all of these texts: quickly, as there may be 10,000."""
+    if not texts:
+        return set()
+    first_lines = texts[0].split("\n")
+    keys: set[str] = set()  # as JSON
+    stretches = [texts[0]]  # what of the first text lies between the values that differ
     for text in texts:
-        at = 0
-        for stretch in alike:
-            if not text.startswith(stretch, at):
-                break
-            at = text.find("\n", at + len(stretch))
+        if _has_stretches(text, stretches):
+            continue
+        for line in set(first_lines).symmetric_difference(text.split("\n")):
+            match = KEY.match(line)
+            if match:
+                keys.add(match[0])
+        stretches = _stretches_without(keys, first_lines)
+    return {json.loads(key) for key in keys}
+
+
+def _has_stretches(text: str, stretches: Sequence[str]) -> bool:
+    """Return whether a text has these stretches, with the rest of a line between each two, and nothing else."""
+    at = 0
+    for stretch in stretches:
+        if not text.startswith(stretch, at):
+            return False
+        at = text.find("\n", at + len(stretch))
+    return at < 0
+
+
+def _stretches_without(keys: Collection[str], lines: Sequence[str]) -> list[str]:
+    """Return the stretches of a text between the values of these keys."""
+    stretches = [""]
+    for line in lines[1:-1]:
+        match = KEY.match(line)
+        if match and match[0] in keys:
+            stretches[-1] += f"\n{match[0]}:"
+            stretches.append("")
         else:
-            if at < 0:  # it has all of them, and nothing else
-                continue
-        keys |= {match[0] for match in map(KEY.match, {*lines}.symmetric_difference(text.split("\n"))) if match}
-        alike = [""]
-        for line in lines[1:-1]:
-            differs = (match := KEY.match(line)) and match[0] in keys
-            alike[-1] += f"\n{match[0]}:" if match and differs else f"\n{line}"
-            alike += [""] * bool(differs)
-        alike[-1] += "\n"
-    return keys
+            stretches[-1] += f"\n{line}"
+    stretches[-1] += "\n"
+    return stretches
 
 
 def default_columns(rows: Sequence[Row], differ: Sequence[str]) -> list[str]:
-    """Return the columns of a table of these runs: what they are, in what they `differ`, what came of it."""
-    needed = ("metric", "name", "data", "parent", "tags", "note", "reason")
-    values = dict(zip(needed, zip(*map(itemgetter(*needed), (row.values for row in rows)), strict=True), strict=True))
-    metrics = Counter(filter(None, values["metric"]))
-
-    def if_any(key: str) -> list[str]:
-        return [key] * any(values[key])
-
-    return [
-        "id",
-        *["name"] * (len({*values["name"]}) > 1),
-        *if_any("parent"),
-        *("status", "epoch", "iter"),
-        *differ[:DIFFERENT],
-        *(f"best.{metric}" for metric, _ in metrics.most_common(2)),
-        "updated",
-        *["data"] * ("SYNTHETIC" in values["data"]),
-        *(key for name in ("tags", "note", "reason") for key in if_any(name)),
-    ]
+    """Return the columns of a table of these runs: what they are, what came of it, in what they `differ`."""
+    names = {row.values["name"] for row in rows}
+    metrics = Counter(row.values["metric"] for row in rows if row.values["metric"])
+    given = {key for key in ("parent", "tags", "note", "reason") if any(row.values[key] for row in rows)}
+    columns = ["id"]
+    if len(names) > 1:
+        columns.append("name")
+    if "parent" in given:
+        columns.append("parent")
+    columns += ["status", "epoch", "iter"]
+    columns += [f"best.{metric}" for metric, _ in metrics.most_common(2)]
+    columns += differ[:DIFFERENT]
+    columns.append("updated")
+    if any(row.values["data"] == "SYNTHETIC" for row in rows):
+        columns.append("data")
+    columns += [key for key in ("tags", "note", "reason") if key in given]
+    return columns
 
 
 def headings(columns: Iterable[str]) -> list[str]:
     """Return the columns by the last parts of their keys, as many as tell them apart."""
-    result = []
-    columns = [column.removesuffix(".use") for column in columns]
-    for column in columns:
-        parts = [column] if column.startswith("best.") else column.split(".")
-        endings = (".".join(parts[at:]) for at in range(len(parts) - 1, -1, -1))
-        alike = [other for other in columns if other != column]
-        alone = (end for end in endings if not any(f".{other}".endswith(f".{end}") for other in alike))
-        result.append(next(alone, column))
-    return result
+    names = [column.removesuffix(".use") for column in columns]
+    return [_heading(name, names) for name in names]
+
+
+def _heading(name: str, names: Sequence[str]) -> str:
+    """Return the shortest ending of a name that no other name has."""
+    is_of_metric = name.startswith(("best.", "last."))
+    if is_of_metric:
+        parts = [name]
+    else:
+        parts = name.split(".")
+    others = [f".{other}" for other in names if other != name]
+    for first in reversed(range(len(parts))):
+        ending = ".".join(parts[first:])
+        if not any(other.endswith(f".{ending}") for other in others):
+            return ending
+    return name
 
 
 def cell(row: Row, key: str, now: float) -> str:
@@ -208,64 +259,44 @@ def column(rows: Sequence[Row], key: str, now: float) -> list[str]:
     values: list[Any] = [row.values.get(key) for row in rows]
     match key:
         case "status":
-            several = (f" ({count} ranks)" if (count := row.values["ranks"]) > 1 else "" for row in rows)
-            return [f"{GLYPHS.get(value, '?')} {value}{more}" for value, more in zip(values, several, strict=True)]
+            return [_status(row) for row in rows]
         case "epoch":
-            return [out_of(value, row.values["epochs"]) for row, value in zip(rows, values, strict=True)]
+            return [out_of(row.values["epoch"], row.values["epochs"]) for row in rows]
         case "begun":
             return [time.strftime("%Y-%m-%d %H:%M", time.localtime(value)) for value in values]
         case "updated":
             return ["-" if value is None else f"{age(now - value)} ago" for value in values]
         case "duration":
-            return [*map(span, values)]
-    if None not in values:
-        return _texts(values, number)
-    of_pipelines = _texts(stated(rows, key), lambda value: min(str(value), number(value), key=len))
-    if values.count(None) == len(values):
-        return of_pipelines
-    texts = _texts(values, number)
-    return [other if value is None else text for value, text, other in zip(values, texts, of_pipelines, strict=True)]
+            return [span(value) for value in values]
+    cells = [_text(value, number) for value in values]
+    if None in values:
+        of_pipelines = [_text(value, _shortest_number) for value in stated(rows, key)]
+        for place, value in enumerate(values):
+            if value is None:
+                cells[place] = of_pipelines[place]
+    return cells
 
 
-def _texts(values: Sequence[Any], write_float: Callable[[float], str]) -> list[str]:
-    write: dict[type, Callable[[Any], str]] = {
-        float: write_float,
-        bool: lambda value: str(value).lower(),
-        list: lambda value: ", ".join(map(str, value)) or "-",
-        str: lambda value: value or "-",
-        NoneType: lambda value: "-",
-    }
-    types = {*map(type, values)}
-    if len(types) == 1:
-        return [*map(write.get(types.pop(), str), values)]
-    return [write.get(type(value), str)(value) for value in values]
+def _status(row: Row) -> str:
+    status = row.values["status"]
+    text = f"{GLYPHS.get(status, '?')} {status}"
+    if row.values["ranks"] > 1:
+        text += f" ({row.values['ranks']} ranks)"
+    return text
 
 
-def html_table(rows: Sequence[Row]) -> str:
-    """Return the runs as a table of HTML, with the curve of each one's metric."""
-    from html import escape
-
-    keys, now = default_columns(rows, differing(rows)), time.time()
-    cells = [map(escape, column(rows, key, now)) for key in keys]
-    return html_of([*headings(keys), "curve"], zip(*cells, (curve_svg(row.curve) for row in rows), strict=True))
+def _shortest_number(value: float) -> str:
+    """Return a number of a pipeline, in which a rate may be written as 3e-05."""
+    return min(str(value), number(value), key=len)
 
 
-def html_of(names: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
-    """Return a table of HTML with these headings; its cells are HTML."""
-    from html import escape
-
-    heads = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(f"<tr>{''.join(f'<td>{each}</td>' for each in line)}</tr>" for line in lines)
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def curve_svg(values: Sequence[float]) -> str:
-    """Return a curve as SVG, which needs no library and no network."""
-    finite = [(k, value) for k, value in enumerate(values) if math.isfinite(value)]
-    if len(finite) < 2:
-        return ""
-    low, high = min(value for _, value in finite), max(value for _, value in finite)
-    places = [(80 * k / (len(values) - 1), 18 - 16 * (value - low) / ((high - low) or 1)) for k, value in finite]
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    line = f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-width="1.5"/>'
-    return f'<svg width="80" height="20" role="img">{line}</svg>'
+def _text(value: Any, write_float: Callable[[float], str]) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return write_float(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return str(value) or "-"

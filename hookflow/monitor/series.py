@@ -16,8 +16,13 @@ from hookflow.metric_mode import Mode, mode_by_name
 
 def in_order(metrics: Iterable[str], monitored: Iterable[str]) -> list[str]:
     """Return metrics in the order in which they are shown: monitored ones, scores, losses."""
-    order = {name: place for place, name in enumerate(monitored)}
-    return sorted(metrics, key=lambda name: (order.get(name, len(order)), mode_by_name(name) == "min"))
+    places = {name: place for place, name in enumerate(monitored)}
+
+    def sort_key(name: str) -> tuple[int, bool]:
+        is_loss = mode_by_name(name) == "min"
+        return places.get(name, len(places)), is_loss
+
+    return sorted(metrics, key=sort_key)
 
 
 class Bucket(NamedTuple):
@@ -38,7 +43,13 @@ class Hole(NamedTuple):
 
     def takes(self, value: float) -> bool:
         """Return whether the next value belongs to this hole."""
-        return value == self.value or (math.isnan(value) and math.isnan(self.value))
+        if math.isnan(self.value):
+            return math.isnan(value)
+        return value == self.value
+
+    def bucket_until(self, it: float) -> Bucket:
+        """Return the hole up to an iteration in the place of a bucket."""
+        return Bucket(int(it), self.value, self.value, self.value)
 
 
 class Series:
@@ -53,23 +64,25 @@ class Series:
 
     def __init__(self) -> None:
         self.last = math.nan
-        self.low, self.high = math.inf, -math.inf
+        self.low = math.inf
+        self.high = -math.inf
         self.broken: list[Hole] = []
         self.its = array("q")
-        self._means, self._lows, self.highs = array("d"), array("d"), array("d")
-        self._stride = self._count = 1  # values of a full bucket, and of the last one
+        self._means = array("d")
+        self._lows = array("d")
+        self.highs = array("d")
+        self._stride = 1  # values of a full bucket
+        self._count = 1  # values of the last one
 
     def add(self, it: int, value: float) -> None:
         if not math.isfinite(value):
             self._add_to_hole(it, value)
             return
         self.last = value
-        self.low, self.high = min(self.low, value), max(self.high, value)
+        self.low = min(self.low, value)
+        self.high = max(self.high, value)
         if self.its and self._count < self._stride:
-            self._count += 1
-            self.its[-1] = it
-            self._means[-1] += (value - self._means[-1]) / self._count
-            self._lows[-1], self.highs[-1] = min(self._lows[-1], value), max(self.highs[-1], value)
+            self._fill_bucket(it, [value])
             return
         self._count = 1
         self.its.append(it)
@@ -80,9 +93,9 @@ class Series:
 
     def _add_to_hole(self, it: int, value: float) -> None:
         """Take in a value that is not finite."""
-        goes_on = bool(self.broken) and not math.isfinite(self.last) and self.broken[-1].takes(value)
+        is_in_hole = bool(self.broken) and not math.isfinite(self.last)
         self.last = value
-        if goes_on:
+        if is_in_hole and self.broken[-1].takes(value):
             self.broken[-1] = self.broken[-1]._replace(last=it)
             return
         self.broken.append(Hole(it, it, value))
@@ -98,35 +111,54 @@ class Series:
         at = 0
         while at < len(values):
             room = self._stride - self._count
-            if not (self.its and room):
+            if room == 0 or not self.its:
                 self.add(its[at], values[at])
                 at += 1
                 continue
             part = values[at : at + room]
             at += len(part)
-            self._count += len(part)
-            self.its[-1], self.last, low, high = its[at - 1], part[-1], min(part), max(part)
-            self._means[-1] += (sum(part) - len(part) * self._means[-1]) / self._count
-            self._lows[-1], self.highs[-1] = min(self._lows[-1], low), max(self.highs[-1], high)
-            self.low, self.high = min(self.low, low), max(self.high, high)
+            self.last = part[-1]
+            self.low = min(self.low, *part)
+            self.high = max(self.high, *part)
+            self._fill_bucket(its[at - 1], part)
+
+    def _fill_bucket(self, it: int, values: Sequence[float]) -> None:
+        """Add finite values, the last of them of iteration `it`, to the last bucket, which has room for them."""
+        self._count += len(values)
+        mean = self._means[-1]
+        self.its[-1] = it
+        self._means[-1] = mean + (sum(values) - len(values) * mean) / self._count
+        self._lows[-1] = min(self._lows[-1], *values)
+        self.highs[-1] = max(self.highs[-1], *values)
 
     def _merge(self) -> None:
+        """Make one bucket of each two neighbours; the last one has none, and is left alone."""
         self._stride *= 2
         self.its = array("q", [*self.its[1::2], self.its[-1]])
-        means = ((left + right) / 2 for left, right in zip(self._means[:-1:2], self._means[1::2], strict=True))
+        means = []
+        lows = []
+        highs = []
+        for left in range(0, len(self._means) - 1, 2):
+            right = left + 1
+            means.append((self._means[left] + self._means[right]) / 2)
+            lows.append(min(self._lows[left], self._lows[right]))
+            highs.append(max(self.highs[left], self.highs[right]))
         self._means = array("d", [*means, self._means[-1]])
-        self._lows = array("d", [*map(min, self._lows[:-1:2], self._lows[1::2]), self._lows[-1]])
-        self.highs = array("d", [*map(max, self.highs[:-1:2], self.highs[1::2]), self.highs[-1]])
+        self._lows = array("d", [*lows, self._lows[-1]])
+        self.highs = array("d", [*highs, self.highs[-1]])
 
     def forget_after(self, it: int) -> None:
         """Drop what lies beyond an iteration: a resumed run walks that stretch again."""
-        self.broken = [hole._replace(last=min(hole.last, it)) for hole in self.broken if hole.first <= it]
+        holes = [hole for hole in self.broken if hole.first <= it]
+        self.broken = [hole._replace(last=min(hole.last, it)) for hole in holes]
         kept = bisect_right(self.its, it)
-        if kept < len(self.its):
-            self._count = self._stride
-            for column in (self.its, self._means, self._lows, self.highs):
-                del column[kept:]
-            self.low, self.high = min(self._lows, default=math.inf), max(self.highs, default=-math.inf)
+        if kept == len(self.its):
+            return
+        self._count = self._stride
+        for column in (self.its, self._means, self._lows, self.highs):
+            del column[kept:]
+        self.low = min(self._lows, default=math.inf)
+        self.high = max(self.highs, default=-math.inf)
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
         """Yield (iteration, mean), oldest first."""
@@ -134,52 +166,72 @@ class Series:
 
     def at(self, it: float = math.inf) -> Bucket | None:
         """Return the newest values up to an iteration."""
+        bucket = None
+        hole_bucket = None
         place = bisect_right(self.its, it)
-        newest = [self._bucket(place - 1, place)] if place else []
-        begun = bisect_right(self.broken, it, key=lambda hole: hole.first)
-        if begun:
-            hole = self.broken[begun - 1]
-            newest.append(_bucket_of(hole, hole.last if hole.last <= it else hole.first))
-        return max(newest, key=itemgetter(0), default=None)
+        if place > 0:
+            bucket = self._bucket(place - 1, place)
+        num_holes = bisect_right(self.broken, it, key=lambda hole: hole.first)
+        if num_holes > 0:
+            hole = self.broken[num_holes - 1]
+            if hole.last <= it:
+                last = hole.last
+            else:
+                last = hole.first
+            hole_bucket = hole.bucket_until(last)
+        if bucket is None or hole_bucket is None:
+            return bucket or hole_bucket
+        if hole_bucket.it > bucket.it:
+            return hole_bucket
+        return bucket
 
     def stretches(self, edges: Sequence[float]) -> list[Bucket | None]:
         """Return what lies after each edge, up to and including the next: a hole only where nothing finite is."""
         places = [bisect_right(self.its, edge) for edge in edges]
-        result = [self._bucket(at, to) if at < to else None for at, to in pairwise(places)]
+        result: list[Bucket | None] = []
+        for first, end in pairwise(places):
+            result.append(self._bucket(first, end) if first < end else None)
         for hole in self.broken:
+            if hole.last <= edges[0]:
+                continue
             first = max(bisect_left(edges, hole.first) - 1, 0)
             end = min(bisect_left(edges, hole.last), len(result))
             for place in range(first, end):
-                if result[place] is None and hole.last > edges[0]:
-                    result[place] = _bucket_of(hole, min(hole.last, edges[place + 1]))
+                if result[place] is None:
+                    result[place] = hole.bucket_until(min(hole.last, edges[place + 1]))
         return result
 
-    def _bucket(self, at: int, to: int) -> Bucket:
-        mean = sum(self._means[at:to]) / (to - at)
-        return Bucket(self.its[to - 1], mean, min(self._lows[at:to]), max(self.highs[at:to]))
+    def _bucket(self, first: int, end: int) -> Bucket:
+        """Return the buckets from one place to before another as one."""
+        mean = sum(self._means[first:end]) / (end - first)
+        low = min(self._lows[first:end])
+        high = max(self.highs[first:end])
+        return Bucket(self.its[end - 1], mean, low, high)
 
     def smoothed(self, factor: float) -> Self:
         """Return the series with exponential moving averages of its means, without a bias to where they begin."""
-        result, total, weight = copy(self), 0.0, 0.0
+        result = copy(self)
         result._means = array("d")
+        total = 0.0
+        weight = 0.0
         for mean in self._means:
-            total, weight = factor * total + (1 - factor) * mean, factor * weight + (1 - factor)
+            total = factor * total + (1 - factor) * mean
+            weight = factor * weight + (1 - factor)
             result._means.append(total / weight)
         return result
 
     def best(self, mode: Mode) -> int:
         """Return the iteration of the least or the greatest value, or the last one of its bucket."""
-        return self.its[(self._lows if mode == "min" else self.highs).index(self.low if mode == "min" else self.high)]
+        if mode == "min":
+            return self.its[self._lows.index(self.low)]
+        return self.its[self.highs.index(self.high)]
 
     @property
     def median(self) -> float:
         """The median of the means; NaN where there are none."""
-        return median(self._means) if self._means else math.nan
-
-
-def _bucket_of(hole: Hole, it: float) -> Bucket:
-    """Return a hole up to an iteration in the place of a bucket."""
-    return Bucket(int(it), hole.value, hole.value, hole.value)
+        if self._means:
+            return median(self._means)
+        return math.nan
 
 
 class Progress(NamedTuple):
@@ -189,17 +241,26 @@ class Progress(NamedTuple):
     values: Sequence[float] = ()
 
     def at(self, it: float) -> float:
+        """Return the epochs or seconds at an iteration."""
         return _interpolated(it, self.its, self.values)
 
     def it(self, value: float) -> float:
+        """Return the iteration at so many epochs or seconds."""
         return _interpolated(value, self.values, self.its)
 
 
 def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
-    at = bisect_right(xs, x)
-    if not xs or not 0 < at < len(xs):
-        return ys[min(at, len(ys) - 1)] if xs else x
-    return ys[at - 1] + (ys[at] - ys[at - 1]) * (x - xs[at - 1]) / ((xs[at] - xs[at - 1]) or 1.0)
+    if not xs:
+        return x
+    right = bisect_right(xs, x)
+    left = right - 1
+    if right == 0:
+        return ys[0]
+    if right == len(xs):
+        return ys[-1]
+    extent = (xs[right] - xs[left]) or 1.0
+    share = (x - xs[left]) / extent
+    return ys[left] + (ys[right] - ys[left]) * share
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +287,22 @@ class MetricHistory:
 
     def add(self, name: str, new: Best, mode: Mode | None) -> bool:
         """Add a value, and say whether it is the best; no value of a metric without a mode is."""
-        self.by_name.setdefault(name, []).append((new.it, new.value))
-        self.series.setdefault(name, Series()).add(new.it, new.value)
+        if name not in self.by_name:
+            self.by_name[name] = []
+            self.series[name] = Series()
+        self.by_name[name].append((new.it, new.value))
+        self.series[name].add(new.it, new.value)
         if mode is None or not math.isfinite(new.value):
             return False
         records = self._records.setdefault(name, [])
-        if records and not (new.value < records[-1].value if mode == "min" else new.value > records[-1].value):
-            return False
+        if records:
+            best = records[-1].value
+            if mode == "min":
+                is_better = new.value < best
+            else:
+                is_better = new.value > best
+            if not is_better:
+                return False
         records.append(new)
         return True
 
@@ -241,11 +311,40 @@ class MetricHistory:
         for name, values in self.by_name.items():
             self.by_name[name] = [(at, value) for at, value in values if at <= it]
             self.series[name].forget_after(it)
-        kept = {name: [best for best in records if best.it <= it] for name, records in self._records.items()}
-        self._records = {name: records for name, records in kept.items() if records}
+        for name, records in list(self._records.items()):
+            kept = [best for best in records if best.it <= it]
+            if kept:
+                self._records[name] = kept
+            else:
+                del self._records[name]
 
     def newest_by(self, it: int) -> tuple[Mapping[str, float], int]:
         """Return the metrics of the last validation up to an iteration, and that validation's iteration: 0 if none."""
-        known = [(name, at, value) for name, values in self.by_name.items() for at, value in values if at <= it]
-        newest = max((at for _, at, _ in known), default=0)
-        return {name: value for name, at, value in known if at == newest}, newest
+        last: dict[str, tuple[int, float]] = {}
+        for name, values in self.by_name.items():
+            count = bisect_right(values, it, key=itemgetter(0))
+            if count:
+                last[name] = values[count - 1]
+        newest = max((validation for validation, _ in last.values()), default=0)
+        metrics = {}
+        for name, (validation, value) in last.items():
+            if validation == newest:
+                metrics[name] = value
+        return metrics, newest
+
+
+def base_name(scalar: str) -> str:
+    """Return a scalar's name as validation would name it: `train/loss` is the loss."""
+    return scalar.removeprefix("train/").removeprefix("train_")
+
+
+def chart_names(scalars: Iterable[str], metrics: Iterable[str]) -> list[str]:
+    """Return what can be drawn over the iterations: the loss, then validation's metrics, then the rest."""
+    validated = set(metrics)
+    names = {base_name(name) for name in scalars} | validated
+
+    def sort_key(name: str) -> tuple[bool, bool, bool, str]:
+        is_minimized = mode_by_name(name) == "min"
+        return name != "loss", name not in validated, is_minimized, name
+
+    return sorted(names, key=sort_key)

@@ -2,30 +2,30 @@
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
-from textual.keys import Keys
+from textual.keys import Keys, _character_to_key
 
 from hookflow.errors import Problem, UserError, nearest, nearest_or_all
 from hookflow.events.rundir import short, user_folder, write_whole
-from hookflow.monitor.keys import ACTIONS, EVERY, OF_PAGES
 from hookflow.monitor.style import ThemeName
-from hookflow.monitor.view import Arrangement, KeyMap
 from hookflow.pipeline.components import Section
 from hookflow.pipeline.layers import read, tables
 from hookflow.pipeline.problems import key_of, wrong_value
 from hookflow.pipeline.source_map import Key, SourceMap, dotted
 
+ActionPages = Mapping[str, Collection[str]]
+"""The pages of each action that keys may be given to, by its name; "" stands for every page."""
+
 KEYS_ARE = 'a key is a character, or a name such as "f2", "shift+left" or "ctrl+b"'
-FIXED = "answer"
-"""The action that is none: the keys that answer questions."""
 
 Occasion = Literal["end", "failure", "stall"]
+Panel = Literal["curves", "log"]
 
 
 class Settings(Section):
@@ -37,22 +37,28 @@ class Settings(Section):
     """Whether the dashboard takes clicks and the wheel; else the terminal selects text."""
     notify: list[Occasion] = Field(default=[*get_args(Occasion)])
     """Events of a run watched live that the terminal announces, with the bell."""
-    hidden: list[Literal["metrics", "system", "events", "ranks"]] = Field(default=[])
-    """Panels that the dashboard hides; a key of theirs shows them large."""
-    lower: int = Field(default=0, ge=-50, le=50)
-    """Rows more, or less, for the panels in the lower part of the dashboard."""
+    hidden: list[Panel] = Field(default=[])
+    """Panels that the overview hides."""
     keys: dict[str, str | list[str]] = Field(default={})
     """Keys by the names of actions: one, or a list; an empty list leaves the action to the palette."""
 
-    @property
-    def panels(self) -> Arrangement:
-        """The panels as the view has them."""
-        return Arrangement(tuple(self.hidden), self.lower)
+    def keymap(self) -> dict[str, str]:
+        """Return the keys by the names of actions, as Textual has them."""
+        return {name: textual_keys(keys_of(keys), name) for name, keys in self.keys.items()}
 
-    @property
-    def keymap(self) -> KeyMap:
-        """The keys as the table of actions has them."""
-        return tuple((name, tuple([keys] if isinstance(keys, str) else keys)) for name, keys in self.keys.items())
+
+def keys_of(keys: str | Sequence[str]) -> Sequence[str]:
+    """Return a list, also where the file has one key alone."""
+    if isinstance(keys, str):
+        return [keys]
+    return keys
+
+
+def textual_keys(keys: Sequence[str], action: str) -> str:
+    """Return keys with the names that Textual gives them; where there are none, one that no keyboard has."""
+    if not keys:
+        return f"no-key-for-{action}"
+    return ",".join(_character_to_key(key) if len(key) == 1 else key for key in keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,9 @@ class Preferences:
         if self.path is None:
             return
         path = self.path.resolve()  # it may be a link to a file that is kept elsewhere
-        text = path.read_text("utf-8") if path.exists() else ""
+        text = ""
+        if path.exists():
+            text = path.read_text("utf-8")
         try:
             document = tomlkit.parse(text)
         except TOMLKitError:
@@ -90,10 +98,12 @@ def path_of(environ: Mapping[str, str]) -> Path | None:
     None where the user has no home folder.
     """
     folder = user_folder("XDG_CONFIG_HOME", ".config", environ)
-    return None if folder is None else folder / "dashboard.toml"
+    if folder is None:
+        return None
+    return folder / "dashboard.toml"
 
 
-def load() -> Preferences:
+def load(actions: ActionPages) -> Preferences:
     """Return the user's settings, the defaults where there is no file. Raises UserError with every mistake in it."""
     path = path_of(os.environ)
     if path is None or not path.exists():
@@ -104,34 +114,34 @@ def load() -> Preferences:
     except ValidationError as error:
         first = {key_of(each)[:2]: each for each in reversed(error.errors(include_url=False))}
         raise UserError(_problem(key, details, places) for key, details in first.items()) from None
-    if wrong := [*_wrong_keys(settings.keymap, places)]:
-        raise UserError(wrong)
+    problems = [*_find_wrong_keys(settings, actions, places)]
+    if problems:
+        raise UserError(problems)
     return Preferences(settings, path)
 
 
 def _problem(key: Key, details: ErrorDetails, places: SourceMap) -> Problem:
     if details["type"] == "extra_forbidden":
-        message, hint = f'the file has no key "{key[-1]}"', nearest_or_all(key[-1], Settings.model_fields)
+        message = f'the file has no key "{key[-1]}"'
+        hint = nearest_or_all(key[-1], Settings.model_fields)
     else:
         message, hint = wrong_value(details, dotted(key))
     return Problem(message, places.of(key), hint)
 
 
-def _wrong_keys(keymap: KeyMap, places: SourceMap) -> Iterator[Problem]:
-    """Yield the actions and the keys that there are not, and the keys that two actions of a page are given."""
-    names, named = [name for name in EVERY if name != FIXED], [key.value for key in Keys if key.value.isidentifier()]
-    for name, keys in keymap:
+def _find_wrong_keys(settings: Settings, actions: ActionPages, places: SourceMap) -> Iterator[Problem]:
+    """Yield the actions and the keys that there are not, and the keys that are given to two actions of one page."""
+    named = [key.value for key in Keys if key.value.isidentifier()]
+    owners: dict[tuple[str, str], str] = {}
+    for name, given in settings.keys.items():
         where = places.of(("keys", name))
-        if name not in names:
-            yield Problem(f'there is no action "{name}"', where, nearest_or_all(name, names))
-        for key in keys:
+        if name not in actions:
+            yield Problem(f'there is no action "{name}"', where, nearest_or_all(name, actions))
+        for key in keys_of(given):
             bare = key.split("+")[-1] if len(key) > 1 else key  # without "ctrl+", say
             if len(bare) != 1 and bare not in named:
                 yield Problem(f'there is no key "{key}"', where, nearest(key, named) or KEYS_ARE)
-    for actions in (ACTIONS, *OF_PAGES.values()):
-        in_replays = {action.name: action.only == "replay" for action in actions}
-        owners: dict[tuple[str, bool], str] = {}
-        for name, key in ((name, key) for name, keys in keymap if name in in_replays for key in keys):
-            if (other := owners.setdefault((key, in_replays[name]), name)) != name:
-                message = f'the key "{key}" is given to {other} already'
-                yield Problem(message, places.of(("keys", name)), f"in line {places.of(('keys', other)).line}")
+            others = {owners.setdefault((page, key), name) for page in actions.get(name, ())} - {name}
+            for other in sorted(others):
+                line = places.of(("keys", other)).line
+                yield Problem(f'the key "{key}" is given to {other} already', where, f"in line {line}")

@@ -37,7 +37,7 @@ HEAD = struct.Struct(">QQ32s")
 """Before each snapshot: the bytes of the log that are folded, its own size, and a checksum over both files."""
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """The position of a reader in the log of another rank.
 
     `at`: the bytes that are read, and `last` the last of them. From the byte `recent` on frames are read. `waiting` has
@@ -47,10 +47,10 @@ class Place(NamedTuple):
     name: str
     at: int
     last: bytes
-    recent: int
-    passed_over: int
-    complaint: str
-    waiting: Sequence[Record]
+    recent: int = 0
+    passed_over: int = 0
+    complaint: str = ""
+    waiting: Sequence[Record] = ()
 
 
 class Snapshot(NamedTuple):
@@ -63,10 +63,10 @@ class Snapshot(NamedTuple):
     attempt: int = 0
     passed_over: int = 0
     complaint: str = ""
-    others: Mapping[int, Place] = {}
+    others: Mapping[int, LogPosition] = {}
 
 
-def before(log: Path, at: int) -> bytes:
+def bytes_before(log: Path, at: int) -> bytes:
     """Return the last bytes of a log before `at`."""
     with open_regular(log) as file:
         file.seek(max(at - BEFORE, 0))
@@ -92,7 +92,9 @@ def _code() -> bytes:
 def folder() -> Path | None:
     """Return where the snapshots of this user are; None for a user without a home folder, who has none."""
     cache = user_folder("XDG_CACHE_HOME", ".cache")
-    return None if cache is None else cache / "snapshots"
+    if cache is None:
+        return None
+    return cache / "snapshots"
 
 
 class Snapshots:
@@ -119,7 +121,8 @@ class Snapshots:
 
     def _scan(self, file: BinaryIO) -> None:
         """Find the snapshots of a file, without reading them."""
-        status, self._end = os.fstat(file.fileno()), 0
+        status = os.fstat(file.fileno())
+        self._end = 0
         self._places.clear()
         if status.st_uid != os.getuid() or status.st_mode & 0o022 or file.read(len(_code())) != _code():
             return
@@ -133,7 +136,7 @@ class Snapshots:
             self._end = file.seek(begin + size)
 
     def _checksum(self, at: int, data: bytes) -> bytes:
-        return sha256(at.to_bytes(8) + before(self._log, at) + data).digest()
+        return sha256(at.to_bytes(8) + bytes_before(self._log, at) + data).digest()
 
     def load(self, at: int) -> Snapshot | None:
         """Return the snapshot after so many bytes of the log; None where it does not fit the log, or is damaged."""
@@ -145,7 +148,7 @@ class Snapshots:
             if self._checksum(at, data := file.read(size)) == checksum:
                 snapshot = unpacked(data)
                 logs = ((self._log.with_name(place.name), place) for place in snapshot.others.values())
-                if all(before(log, place.at) == place.last for log, place in logs):
+                if all(bytes_before(log, place.at) == place.last for log, place in logs):
                     return snapshot
         self._places.pop(at, None)  # a scan may have dropped it meanwhile
         return None

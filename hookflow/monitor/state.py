@@ -14,9 +14,9 @@ from hookflow.events.packing import series
 from hookflow.events.records import KINDS, LATE, VERSION
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import Mode, mode_by_name
-from hookflow.monitor.durations import Histories
-from hookflow.monitor.journal import BECAME, Entry, Gallery, Journal, Kind, brief
-from hookflow.monitor.ranks import NO_PLAN, NO_RUN, Rank, Ranks
+from hookflow.monitor.durations import CallHistories
+from hookflow.monitor.journal import ERROR_ACTION_LABELS, Entry, Gallery, Journal, Kind, brief
+from hookflow.monitor.ranks import NO_PLAN, NO_RUN, RankGroup, RankState
 from hookflow.monitor.series import Best, MetricHistory, Progress, Series, in_order
 from hookflow.numbers import duration, frequency, many, number, one_line, plural, size, span
 
@@ -63,8 +63,11 @@ class Attempt:
 
 
 def is_still(record: records.Record) -> bool:
-    """Say whether a record is a frame of a pause, in which nothing has fired."""
-    return record["k"] == "frame" and record["stage"] == "paused" and not (record["hooks"] or record["iters"][0])
+    """Return whether a record is a frame of a pause, in which nothing has fired."""
+    if record["k"] != "frame" or record["stage"] != "paused":
+        return False
+    num_iters = record["iters"][0]
+    return not record["hooks"] and not num_iters
 
 
 class RunState:
@@ -74,7 +77,7 @@ class RunState:
         self.journal = Journal()
         self.scalars: dict[str, Series] = {}
         self.metrics = MetricHistory()
-        self.histories = Histories()
+        self.histories = CallHistories()
         self.checkpoints: list[records.Checkpoint] = []  # the last 1,000
         self.traces: list[records.Trace] = []
         self.changes: list[records.Acknowledged] = []  # the commands that have changed the training, as far as it is
@@ -94,49 +97,65 @@ class RunState:
         self._ends: dict[int, int] = {}  # the iterations done when so many epochs were
         self._seconds = Series()  # of training, this attempt's and those before it, up to an iteration
         self._before = 0.0  # the seconds of those before
-        self.ranks = Ranks()
+        self.ranks = RankGroup()
         self._begin(NO_RUN)
 
     def _begin(self, run: records.Run) -> None:
         """Start afresh what belongs to one attempt at the run."""
         self.run = run
         self._began = run.get("t", 0.0)
-        self.ranks = self.ranks.again(run)
+        self.ranks = self.ranks.begin_attempt(run)
         self.end: records.End | None = None
         self.refused: records.Refused | None = None  # a resume that came to nothing: the run is as it was
         self.failed_to_start = False  # the user's mistake ended the attempt before it began: there is nothing to show
         self.stage = "start"
-        self.batch = self.batches = 0
+        self.batch = 0
+        self.batches = 0
         self.errors: dict[tuple[str, str], records.Error] = {}
+        self.works: dict[tuple[str, str], records.Progress] = {}  # what hooks do now, by hook and name
         self._warned: set[str] = set()  # scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
         self._between = False  # an epoch is over, with or without its validation, and the next has not begun
-        self.active = self.staged = 0.0  # seconds of training, validation and saving; those before the present stage
+        self.active = 0.0  # seconds of training, validation and saving
+        self.staged = 0.0  # those before the present stage
         self._frame_t = 0.0
 
     def apply(self, record: records.Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
         """Take the next record of a rank's event log, as `read_record` returns it; `plan` names its bindings."""
-        self.news += not (self.stage == "paused" and is_still(record))
+        if self.stage != "paused" or not is_still(record):
+            self.news += 1
         if rank:
-            self.ranks.hear(rank, record, self.journal)
+            self.ranks.apply(rank, record, self.journal)
             return
         if record["k"] in KINDS:  # a log of another version may know more
-            self._advance(record)
-            is_late = record["k"] in LATE or (record["k"] == "scalars" and record["it"] < self.it)  # of offloaded hooks
-            if not is_late:
-                self.it, self.ep = record["it"], record["ep"]
-                self.first.it = self.it
-            handle: Callable[[Any], None] = getattr(self, f"_on_{record['k']}")
-            handle(record)
-            if record["k"] == "frame":
-                self.histories.frame(record, plan)
-            self.first.now = self.now
-            if record["k"] != "message":
-                self._prepared.clear()
-                if self.attempts and not is_late:
-                    self.attempts[-1].it, self.attempts[-1].until = self.it, self.now
+            self._apply_known(record, plan)
         if len(self.ranks.of) > 1:
-            self.ranks.look(self.now, plan, self.journal)
+            self.ranks.judge_balance(self.now, plan, self.journal)
+
+    def _apply_known(self, record: records.Record, plan: Plan) -> None:
+        self._advance(record)
+        is_late = self._is_late(record)
+        if not is_late:
+            self.it = record["it"]
+            self.ep = record["ep"]
+            self.first.it = self.it
+        handle: Callable[[Any], None] = getattr(self, f"_on_{record['k']}")
+        handle(record)
+        if record["k"] == "frame":
+            self.histories.add_frame(record, plan)
+        self.first.now = self.now
+        if record["k"] == "message":
+            return
+        self._prepared.clear()
+        if self.attempts and not is_late:
+            self.attempts[-1].it = self.it
+            self.attempts[-1].until = self.now
+
+    def _is_late(self, record: records.Record) -> bool:
+        """Return whether a record is of an offloaded hook, which may be behind the training."""
+        if record["k"] in LATE:
+            return True
+        return record["k"] == "scalars" and record["it"] < self.it
 
     def apply_command(self, record: records.CommandRecord) -> None:
         """Take the next record of the command log, as `apply` does those of an event log."""
@@ -158,7 +177,7 @@ class RunState:
         self.now = max(self.now, t)
 
     @property
-    def first(self) -> Rank:
+    def first(self) -> RankState:
         """Rank 0, whose log this is."""
         return self.ranks.of[0]
 
@@ -175,8 +194,12 @@ class RunState:
     @property
     def scalar_names(self) -> list[str]:
         """The scalars in the order in which they are shown: monitored ones, the loss, the others."""
-        order = {name: place for place, name in enumerate(self.monitored)}
-        return sorted(self.scalars, key=lambda name: (order.get(name, len(order)), name != "loss", name))
+        places = {name: place for place, name in enumerate(self.monitored)}
+
+        def sort_key(name: str) -> tuple[int, bool, str]:
+            return places.get(name, len(places)), name != "loss", name
+
+        return sorted(self.scalars, key=sort_key)
 
     @property
     def synthetic(self) -> list[str]:
@@ -187,14 +210,34 @@ class RunState:
     def limited(self) -> list[str]:
         """The splits of which only a part is used, and which part."""
         data = self.run.get("data", {})
-        whole = {split: count for split, count in self.run.get("limited", {}).items() if split in data}
-        return [f"{split} {data[split]['batches']} of {count} batches" for split, count in whole.items()]
+        texts = []
+        for split, count in self.run.get("limited", {}).items():
+            if split in data:
+                texts.append(f"{split} {data[split]['batches']} of {count} batches")
+        return texts
 
     @property
     def not_finite(self) -> str:
         """The first number that is not finite now, such as "loss NaN"; empty where all are."""
-        wrong = (name for name in self.scalar_names if not math.isfinite(self.scalars[name].last))
-        return next((f"{name} {number(self.scalars[name].last)}" for name in wrong), "")
+        name = self._first_not_finite
+        if name is None:
+            return ""
+        return f"{name} {number(self.scalars[name].last)}"
+
+    @property
+    def not_finite_since(self) -> int:
+        """The iteration from which on the number of `not_finite` is not finite; 0 where all are."""
+        name = self._first_not_finite
+        if name is None:
+            return 0
+        return self.scalars[name].broken[-1].first
+
+    @property
+    def _first_not_finite(self) -> str | None:
+        for name in self.scalar_names:
+            if not math.isfinite(self.scalars[name].last):
+                return name
+        return None
 
     @property
     def outcome(self) -> records.Status | Literal["refused", ""]:
@@ -202,26 +245,34 @@ class RunState:
         if self.end is None:
             return ""
         first = self.attempts[0].begin if self.attempts else 0  # a fork begins with the iteration of its parent
-        return "refused" if self.end["exit"] == 2 and self.it <= first else self.end["status"]
+        if self.end["exit"] == 2 and self.it <= first:
+            return "refused"
+        return self.end["status"]
 
     @property
     def total_iters(self) -> int:
         """How many iterations the run is to have; 0 when that is not known."""
-        run = self.run
-        return int(run.get("max_iters") or run.get("max_epochs", 0) * run.get("iters_per_epoch", 0))
+        max_iters = self.run.get("max_iters")
+        if max_iters:
+            return int(max_iters)
+        return self.run.get("max_epochs", 0) * self.run.get("iters_per_epoch", 0)
 
     @property
     def epoch(self) -> int:
         """The epoch that is worked on, counted from 1: its validation is part of it. After the end, the last."""
         if not self.run or self.end is not None or self._between:
             return self.epoch_of(self.it, self.ep)
-        return min(self.ep + 1, self.run.get("max_epochs") or self.ep + 1)
+        current = self.ep + 1
+        return min(current, self.run.get("max_epochs") or current)
 
     def epoch_of(self, it: int, ep: int) -> int:
         """Return the epoch, counted from 1, in which iteration `it` lies, when `ep` epochs were over then."""
         if not self.run:  # the length of an epoch is unknown
             return ep
-        return ep + (it > self._ends.get(ep, ep * self.run.get("iters_per_epoch", 0)))
+        end = self._ends.get(ep, ep * self.run.get("iters_per_epoch", 0))
+        if it > end:
+            return ep + 1
+        return ep
 
     def progress(self, unit: Literal["it", "epoch", "time"]) -> Progress:
         """Return how far the run was in epochs, or in seconds of training; of a resumed run on the path it kept."""
@@ -229,16 +280,22 @@ class RunState:
             return Progress()
         if unit == "time":
             return Progress(self._seconds.its, self._seconds.highs)
-        ends = dict(sorted({0: 0, **self._ends}.items()))
-        last, per_epoch = max(ends), self.run.get("iters_per_epoch", 0)
-        ends |= {last + 1: max(ends[last] + per_epoch, self.it)} if per_epoch else {}
+        ends = {0: 0}
+        for ep in sorted(self._ends):
+            ends[ep] = self._ends[ep]
+        per_epoch = self.run.get("iters_per_epoch", 0)
+        if per_epoch:
+            last = max(ends)
+            ends[last + 1] = max(ends[last] + per_epoch, self.it)
         return Progress([*ends.values()], [*ends])
 
     @property
     def elapsed(self) -> float:
         """The seconds of this attempt, from its first record to its last, however the clock was set."""
         if not self.run:
-            return self.end["seconds"] if self.end else 0.0
+            if self.end:
+                return self.end["seconds"]
+            return 0.0
         return self.now - self._began
 
     @property
@@ -247,7 +304,8 @@ class RunState:
         if self.end is not None:
             return []
         began = self.run.get("t", 0.0)
-        return [request for request in self.requests.values() if request.answer is None and request.at >= began]
+        waiting = [request for request in self.requests.values() if request.answer is None]
+        return [request for request in waiting if request.at >= began]
 
     @property
     def was_asked_to_stop(self) -> bool:
@@ -260,52 +318,74 @@ class RunState:
         return False
 
     def _on_run(self, record: records.Run) -> None:
-        again, origin = bool(self.run), record["resumed_from"] or record["forked_from"] or ""
+        is_again = bool(self.run)
+        origin = record["resumed_from"] or record["forked_from"] or ""
         self._begin(record)
-        self.attempts.append(Attempt(record["t"], self.now, self.it, self.it, tuple(self._prepared), origin))
+        self.attempts.append(self._new_attempt(record["t"], origin))
         if record["version"] > VERSION:
             text = f"the log is in format {record['version']}, and this version of hookflow reads format {VERSION}"
             self._warn(record, "version", "monitor", f"{text}: what is new in it is not shown")
         self.moved = record["t"]
+        self._forget_what_follows()
+        verb = "started"
+        if record["forked_from"]:
+            verb = "forked"
+        elif is_again or origin:
+            verb = "resumed"
+        text = f"{verb} on {record['device']}"
+        if origin:
+            text += f" from {origin} at iteration {self.it}"
+        self._note(record, "info", "run", text)
+        if self.synthetic:
+            splits = ", ".join(self.synthetic)
+            self._warn(record, "synthetic", "data", f"SYNTHETIC data ({splits}): scores say nothing of the real set")
+
+    def _new_attempt(self, began: float, resumed_from: str = "") -> Attempt:
+        """Return an attempt that is at the present iteration, with the messages from before it."""
+        return Attempt(began, self.now, self.it, self.it, tuple(self._prepared), resumed_from)
+
+    def _forget_what_follows(self) -> None:
+        """Forget what lies ahead of the present iteration: a resumed run does it again."""
         for known in self.scalars.values():
             known.forget_after(self.it)
         self.gallery.forget_after(self.it)
         self.metrics.forget_after(self.it)
-        self.histories.again(self.it)
+        self.histories.begin_attempt(self.it)
         self.disabled = {hook: it for hook, it in self.disabled.items() if it <= self.it}
         self.throttled = {}  # what the checkpoint has follows
         self.changes = [change for change in self.changes if change["it"] <= self.it]
         self._ends = {ep: it for ep, it in self._ends.items() if it <= self.it}
         self._before = self.progress("time").at(self.it)
         self._seconds.forget_after(self.it)
-        verb = "forked" if record["forked_from"] else "resumed" if again or origin else "started"
-        text = f"{verb} on {record['device']}"
-        self._note(record, "info", "run", text + (f" from {origin} at iteration {self.it}" if origin else ""))
-        if self.synthetic:
-            splits = ", ".join(self.synthetic)
-            self._warn(record, "synthetic", "data", f"SYNTHETIC data ({splits}): scores say nothing of the real set")
 
     def _on_frame(self, record: records.Frame) -> None:
         self.frames += 1
-        place = (record["stage"], record["bi"])
-        if place != (self.stage, self.batch) or record["samples"] or record["hooks"] or self.stage == "paused":
+        stage = record["stage"]
+        has_moved = stage != self.stage or record["bi"] != self.batch or stage == "paused"
+        if has_moved or record["samples"] or record["hooks"]:
             self.moved = record["t"]
-        if record["stage"] == "train" and (record["bi"] or self.stage != "train"):
+        if stage == "train" and (record["bi"] or self.stage != "train"):
             self._between = False
-        elif record["stage"] == "val":
+        elif stage == "val":
             self._between = 0 < self.ep == self.epoch_of(self.it, self.ep)
+        self._add_active_time(record)
+        if stage != self.stage:
+            self.staged = self.active
+        if "elapsed" in record:
+            self._began = self.now - record["elapsed"]
+        self.stage = stage
+        self.batch = record["bi"]
+        self.batches = record["bn"]
+        self.first.frame(record)
+        num_iters = record["iters"][0]
+        if num_iters:
+            self._seconds.add(self.it, self._before + self.elapsed)
+
+    def _add_active_time(self, record: records.Frame) -> None:
         t = record.get("elapsed", record["t"])
         if self._frame_t and record["stage"] not in IDLE:
             self.active += max(t - self._frame_t, 0.0)
         self._frame_t = t
-        if record["stage"] != self.stage:
-            self.staged = self.active
-        if "elapsed" in record:
-            self._began = self.now - record["elapsed"]
-        self.stage, self.batch, self.batches = record["stage"], record["bi"], record["bn"]
-        self.first.frame(record)
-        if record["iters"][0]:
-            self._seconds.add(self.it, self._before + self.elapsed)
 
     def _on_scalars(self, record: records.Scalars) -> None:
         for name, its, values in series(record):
@@ -318,68 +398,97 @@ class RunState:
 
     def _on_metrics(self, record: records.Metrics) -> None:
         self.moved = record["t"]
+        epoch = self.epoch_of(record["it"], record["ep"])
         texts = {}
         for name, value in record["v"].items():
-            key = name if record["split"] == "val" else f"{record['split']} {name}"
-            new = Best(float(value), record["it"], self.epoch_of(record["it"], record["ep"]))
-            best = self.metrics.add(key, new, self.monitored.get(name) or mode_by_name(name))
+            if record["split"] == "val":
+                key = name
+            else:
+                key = f"{record['split']} {name}"
+            new = Best(float(value), record["it"], epoch)
+            mode = self.monitored.get(name) or mode_by_name(name)
+            is_best = self.metrics.add(key, new, mode)
             self._check_finite(record, key, new.value, new.it)
-            texts[name] = f"{name} {number(new.value)}{' ★' if best else ''}"
+            texts[name] = f"{name} {number(new.value)}"
+            if is_best:
+                texts[name] += " ★"
         values = "  ".join(texts[name] for name in in_order(texts, self.monitored))
-        self._note(record, "metrics", record["split"], f"{values}  in {duration(record['seconds'] * 1e9)}")
+        took = duration(record["seconds"] * 1e9)
+        self._note(record, "metrics", record["split"], f"{values}  in {took}")
 
     def _on_epoch(self, record: records.Epoch) -> None:
         self.moved = record["t"]
         self._between = True
         self._ends[record["ep"]] = record["it"]
-        loss = f"  loss {number(self.scalars['loss'].last)}" if "loss" in self.scalars else ""
-        self._note(record, "info", "epoch", f"{record['ep']} done in {duration(record['seconds'] * 1e9)}{loss}")
+        text = f"{record['ep']} done in {duration(record['seconds'] * 1e9)}"
+        if "loss" in self.scalars:
+            text += f"  loss {number(self.scalars['loss'].last)}"
+        self._note(record, "info", "epoch", text)
 
     def _on_checkpoint(self, record: records.Checkpoint) -> None:
         self.moved = record["t"]
         self.checkpoints = [*self.checkpoints[-999:], record]
-        kept_as = f" ({', '.join(record['names'])})" if record["names"] else ""
+        text = record["path"].rsplit("/", 1)[-1]
+        if record["names"]:
+            text += f" ({', '.join(record['names'])})"
         took = duration(record["ms"] * 1e6)
-        text = f"{record['path'].rsplit('/', 1)[-1]}{kept_as}  {size(record['bytes'])} in {took}"
-        self._note(record, "checkpoint", "checkpoint", text, record["path"])
+        self._note(record, "checkpoint", "checkpoint", f"{text}  {size(record['bytes'])} in {took}", record["path"])
 
     def _on_ack(self, record: records.Acknowledged) -> None:
-        request = self.requests.setdefault(record["id"], Request(record["cmd"], record["sent"], record["args"]))
+        if record["id"] not in self.requests:
+            self.requests[record["id"]] = Request(record["cmd"], record["sent"], record["args"])
+        request = self.requests[record["id"]]
         request.answer = record
-        outcome = f"done at iteration {record['it']}" if record["ok"] else "refused"
-        note = f": {record['note']}" if record["note"] else ""
-        text = f"{request.text} {outcome} ({record['t'] - record['sent']:.1f} s){note}"
+        outcome = "refused"
+        if record["ok"]:
+            outcome = f"done at iteration {record['it']}"
+        waited = record["t"] - record["sent"]
+        text = f"{request.text} {outcome} ({waited:.1f} s)"
+        if record["note"]:
+            text += f": {record['note']}"
         self._note(record, "command", "command", text)
-        match (record["cmd"], *record["args"]) if record["ok"] else ():
+        if record["ok"]:
+            self._note_change(record)
+
+    def _note_change(self, record: records.Acknowledged) -> None:
+        """Take note of what a command has changed."""
+        match (record["cmd"], *record["args"]):
             case ("on", hook):
                 self.disabled.pop(hook, None)
             case ("off", hook):
                 self.disabled[hook] = record["it"]
             case ("rewind", *_) if self.attempts:
                 self.attempts[-1].ended = record["note"]
-        if record["ok"] and record["cmd"] in CHANGES:
+        if record["cmd"] in CHANGES:
             self.changes.append(record)
 
     def setting(self, hook: str, argument: str) -> records.Acknowledged | None:
         """Return the command that has set an argument last, if any has."""
-        key = f"{hook}.{argument}="
-        of_it = (each for each in reversed(self.changes) if each["args"] and each["args"][0].startswith(key))
-        return next(of_it, None)
+        prefix = f"{hook}.{argument}="
+        for change in reversed(self.changes):
+            if change["args"] and change["args"][0].startswith(prefix):
+                return change
+        return None
 
     def _on_throttle(self, record: records.Throttle) -> None:
         before = self.throttled.pop(record["hook"], None)
+        every_before = 1
+        if before:
+            every_before = before["every"]
         if record["every"] > 1:
             self.throttled[record["hook"]] = record
-        kind: Kind = "warn" if record["every"] > (before["every"] if before else 1) else "info"
+        kind: Kind = "warn" if record["every"] > every_before else "info"
         self._note(record, kind, record["hook"], f"{frequency(record['every'])}: {record['why']}")
 
     def _on_trace(self, record: records.Trace) -> None:
         self.traces = [*self.traces[-99:], record]
-        last, path = record["first"] + record["iters"] - 1, record["path"]
-        self._note(record, "command", "trace", f"iterations {record['first']} to {last}: {path}", path)
+        first = record["first"]
+        last = first + record["iters"] - 1
+        path = record["path"]
+        self._note(record, "command", "trace", f"iterations {first} to {last}: {path}", path)
 
     def _on_message(self, record: records.Message) -> None:
-        self.ranks.hear_first(record)
+        self.ranks.mark_seen(record)
         self._prepared.append(self._note(record, record["level"], record["source"], record["text"]))
 
     def _on_logged(self, record: records.Media) -> None:
@@ -388,43 +497,67 @@ class RunState:
 
     _on_image = _on_text = _on_histogram = _on_logged
 
+    def _on_progress(self, record: records.Progress) -> None:
+        key = record["hook"], record["name"]
+        if record["over"]:
+            self.works.pop(key, None)
+        else:
+            self.works[key] = record
+
     def _on_error(self, record: records.Error) -> None:
-        place = f"{record['point']}, " if record["point"] else ""
-        text = f"{place}{BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}"
-        self.ranks.hear_first(record)
+        text = f"{ERROR_ACTION_LABELS[record['action']]}: {record['type']}: {one_line(record['text'])}"
+        if record["point"]:
+            text = f"{record['point']}, {text}"
+        self.ranks.mark_seen(record)
         ends_run = record["action"] == "raise"
         self._note(record, "error", record["hook"] or "hookflow", text, record["traceback"], ends_run=ends_run)
         self.errors[record["hook"], record["point"]] = record
-        if record["action"] == "raise":
+        if ends_run:
             self.first.fatal = record
         if record["action"] == "disable":
             self.disabled[record["hook"]] = self.it + 1  # no checkpoint of this iteration has it
 
     def _on_end(self, record: records.End) -> None:
-        begun = bool(self.run) and self.end is None
+        has_begun = bool(self.run) and self.end is None
         began = record["t"] - record["seconds"]
-        if not begun and (not self.attempts or began > self.attempts[-1].until):  # else the launcher repeats the end
-            self.attempts.append(Attempt(began, self.now, self.it, self.it, tuple(self._prepared)))
-        self.end = self.first.end = record
-        code = f" with exit code {record['exit']}" if record["exit"] else ""
-        why = " ".join(record["reason"].split())
-        self.attempts[-1].ended = f"{self.outcome}{code}{f': {why}' * bool(why)}"
+        if not has_begun and (not self.attempts or began > self.attempts[-1].until):  # else the launcher repeats it
+            self.attempts.append(self._new_attempt(began))
+        self.end = record
+        self.first.end = record
+        self.attempts[-1].ended = self._end_text(record)
         if record["seconds"]:  # no attempt is longer than its process, though the clock was set since the last frame
             self._began = max(self._began, self.now - record["seconds"])
-        self.ranks.hear_first(record)
-        self.failed_to_start = record["exit"] == 2 and not begun
+        self.ranks.mark_seen(record)
+        self.failed_to_start = record["exit"] == 2 and not has_begun
         self.stage = "end"
-        reason = f": {one_line(record['reason'])}" if record["reason"] else ""
-        text = f"{self.outcome} after {span(self.elapsed)}, {many(self.it)} {plural(self.it, 'iteration')}{reason}"
-        new = record["status"] == "failed" and self.ranks.first_failure is None  # else the error is an entry already
-        detail = record["reason"] if "\n" in record["reason"] else ""
-        self._note(record, "error" if new else "info", "run", text, detail, ends_run=new)
+        self.works.clear()
+        text = f"{self.outcome} after {span(self.elapsed)}, {many(self.it)} {plural(self.it, 'iteration')}"
+        if record["reason"]:
+            text += f": {one_line(record['reason'])}"
+        detail = ""
+        if "\n" in record["reason"]:
+            detail = record["reason"]
+        is_new_error = record["status"] == "failed" and self.ranks.first_failure is None  # else it is an entry already
+        self._note(record, "error" if is_new_error else "info", "run", text, detail, ends_run=is_new_error)
+
+    def _end_text(self, record: records.End) -> str:
+        """Return how the attempt has ended, in words."""
+        text = f"{self.outcome}"
+        if record["exit"]:
+            text += f" with exit code {record['exit']}"
+        reason = " ".join(record["reason"].split())
+        if reason:
+            text += f": {reason}"
+        return text
 
     def _on_refused(self, record: records.Refused) -> None:
         self.refused = record
         self.failed_to_start = record["exit"] == 2
-        ended = f"not resumed, exit code {record['exit']}: {' '.join(record['reason'].split())}"
-        self.attempts.append(Attempt(record["t"], record["t"], self.it, self.it, tuple(self._prepared), ended=ended))
+        reason = " ".join(record["reason"].split())
+        attempt = self._new_attempt(record["t"])
+        attempt.until = record["t"]
+        attempt.ended = f"not resumed, exit code {record['exit']}: {reason}"
+        self.attempts.append(attempt)
         detail = record.get("traceback") or record["reason"]
         self._note(record, "error", "run", f"not resumed: {one_line(record['reason'])}", detail, ends_run=True)
 

@@ -1,4 +1,4 @@
-"""Styled rows of an exact width, boxes around them, and rows side by side.
+"""Colours by meaning, and styled text: for the widgets of Textual, and as rows of an exact width.
 
 Every segment carries a style: Textual's filter for NO_COLOR fails on one that has none.
 """
@@ -9,14 +9,16 @@ from typing import Literal, NamedTuple, get_args
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from textual.strip import Strip
+from textual.theme import Theme
 
-from hookflow.text import cut, fit, printable, wrapped
+from hookflow.text import printable
 
 ThemeName = Literal["dark", "light", "colour-blind"]
 
 
-class Theme(NamedTuple):
+class Palette(NamedTuple):
     """The ground, that of the row of the cursor, and the inks."""
 
     ground: str
@@ -60,13 +62,20 @@ TABLE = {
 """The inks of each meaning, by theme. Dark: colours of Okabe and Ito. Light: the same hues, as dark as a light ground
 wants them. Colour-blind: blue, yellow and white alone, of distinct lightness; no meaning is in red or green."""
 
-THEMES: Mapping[ThemeName, Theme] = {
-    name: Theme(*grounds, {meaning: inks[place] for meaning, inks in TABLE.items()})
-    for place, (name, grounds) in enumerate(zip(get_args(ThemeName), GROUNDS, strict=True))
-}
+
+def _palette(place: int) -> Palette:
+    """Return the palette in one column of the table."""
+    ground, cursor = GROUNDS[place]
+    return Palette(ground, cursor, {meaning: inks[place] for meaning, inks in TABLE.items()})
+
+
+THEMES: Mapping[ThemeName, Palette] = {name: _palette(place) for place, name in enumerate(get_args(ThemeName))}
 
 INKS = THEMES["dark"].inks
 """For plain lines, on the ground of the user's terminal."""
+
+INK_STYLES: dict[str, Style] = {}
+"""The same without a ground, for text in Textual's widgets, which have their own: that of the cursor, say."""
 
 STYLES: dict[str, Style] = {}
 """The styles of the theme in use, on its ground, by meaning; "cursor" is the ground of the row at the cursor."""
@@ -76,8 +85,53 @@ def use(name: ThemeName) -> None:
     """Draw in a theme from now on."""
     theme = THEMES[name]
     for meaning, style in theme.inks.items():
-        STYLES[meaning] = Style.parse(style if " on " in style else f"{style} on {theme.ground}")
+        has_ground = " on " in style
+        STYLES[meaning] = Style.parse(style if has_ground else f"{style} on {theme.ground}")
+        INK_STYLES[meaning] = Style.parse(style) if meaning else Style()
     STYLES["cursor"] = Style.parse(f"on {theme.cursor}")
+
+
+def textual_theme(name: ThemeName) -> Theme:
+    """Return a theme for Textual's own widgets, in the same colours."""
+    palette = THEMES[name]
+    colours = {meaning: style.split()[-1] for meaning, style in palette.inks.items()}
+    return Theme(
+        name,
+        primary=colours["focus"],
+        secondary=colours["checkpoint"],
+        warning=colours["warn"],
+        error=colours["error"],
+        success=colours["good"],
+        accent=colours["focus"],
+        foreground=colours[""],
+        background=palette.ground,
+        surface=palette.ground,
+        panel=palette.ground,
+        dark=name != "light",
+        variables={
+            "border": colours["border"],
+            "border-blurred": colours["border"],
+            "block-cursor-background": palette.cursor,
+            "block-cursor-foreground": colours["picked"],
+            "block-cursor-blurred-background": palette.cursor,
+            "block-cursor-blurred-foreground": colours[""],
+            "block-hover-background": palette.cursor,
+            "footer-background": palette.ground,
+            "footer-item-background": palette.ground,
+            "footer-description-background": palette.ground,
+            "footer-key-background": palette.ground,
+            "footer-key-foreground": colours["strong"],
+            "footer-description-foreground": colours["dim"],
+            "text-muted": colours["dim"],
+            "scrollbar": colours["border"],
+            "scrollbar-background": palette.ground,
+            "scrollbar-corner-color": palette.ground,
+            "scrollbar-hover": colours["dim"],
+            "scrollbar-active": colours["focus"],
+            "scrollbar-background-hover": palette.ground,
+            "scrollbar-background-active": palette.ground,
+        },
+    )
 
 
 def ground_colour() -> tuple[int, int, int]:
@@ -103,97 +157,66 @@ Part = str | tuple[str, str]
 """Text in the plain style, or text and the name of a style."""
 
 
+def content_and_style(part: Part) -> tuple[str, str]:
+    """Return the text of a part, and the name of its style."""
+    if isinstance(part, str):
+        return part, ""
+    return part
+
+
+def text_of(*parts: Part) -> Text:
+    """Return parts as one text, for Textual's widgets."""
+    text = Text(no_wrap=True)
+    for part in parts:
+        content, style = content_and_style(part)
+        text.append(printable(content), INK_STYLES[style])
+    return text
+
+
 def row(width: int, *parts: Part, picked: bool = False) -> Strip:
     """Return the parts one after the other, filled up to `width` cells, or cut with an ellipsis.
 
     A `picked` row has the cursor.
     """
-    segments, left = [], width
+    segments = []
+    used = 0
     for part in parts:
-        text, style = (part, "") if isinstance(part, str) else part
-        if text:
-            segments.append(Segment(text := printable(text), STYLES[style]))
-            left -= cell_len(text)
-    if left > 0:
-        segments.append(Segment(" " * left, STYLES[""]))
-    strip = Strip(segments, width - min(left, 0))
-    is_cut = left < 0 < width and not strip.crop(width).text.isspace()
-    strip = strip.adjust_cell_length(width - is_cut)
-    if is_cut:
-        strip = Strip([*strip, Segment("…", STYLES["dim"])], width)
-    return Strip(Segment.apply_style(strip, post_style=STYLES["cursor"]), width) if picked else strip
+        content, style = content_and_style(part)
+        if content:
+            shown = printable(content)
+            segments.append(Segment(shown, STYLES[style]))
+            used += cell_len(shown)
+    if used < width:
+        segments.append(Segment(" " * (width - used), STYLES[""]))
+    strip = Strip(segments, max(used, width))
+    if used > width:
+        strip = _cut(strip, width)
+    if picked:
+        strip = Strip(Segment.apply_style(strip, post_style=STYLES["cursor"]), width)
+    return strip
+
+
+def _cut(strip: Strip, width: int) -> Strip:
+    """Return the first `width` cells of a longer strip, the last of them an ellipsis unless what was there is blank."""
+    cropped = strip.adjust_cell_length(width)
+    if width <= 0 or cropped.text.isspace():
+        return cropped
+    return Strip([*strip.adjust_cell_length(width - 1), Segment("…", STYLES["dim"])], width)
 
 
 def cells(*parts: Part) -> int:
     """Return the width of the parts."""
-    return sum(cell_len(part if isinstance(part, str) else part[0]) for part in parts)
+    return sum(cell_len(content_and_style(part)[0]) for part in parts)
 
 
 def spread(width: int, left: Sequence[Part], right: Sequence[Part]) -> Strip:
     """Return a row with one group of parts at each end; the right one is kept when both do not fit."""
-    wide = cells(*right)
-    return Strip.join([row(max(width - wide, 0), *left), row(min(wide, width), *right)])
-
-
-def beside(*columns: Sequence[Strip]) -> list[Strip]:
-    """Return blocks of equal height as one."""
-    return [Strip.join(strips) for strips in zip(*columns, strict=True)]
-
-
-def boxed(
-    title: str, lines: Sequence[Strip], width: int, height: int, focused: bool = False, hint: str = ""
-) -> list[Strip]:
-    """Return the lines in a box of the given outer size; a heavy one when it is focused.
-
-    Parts of the hint, apart by two spaces, are left out from the last one on until it fits.
-    """
-    edge = "focus" if focused else "border"
-    h, v, corners = ("━", "┃", "┏┓┗┛") if focused else ("─", "│", "╭╮╰╯")
-    inner = width - 2
-    title = cut(title, inner - 4)
-    while hint and cell_len(hint) + cell_len(title) + 9 > inner:
-        hint = hint.rpartition("  ")[0].rstrip()
-    hint = f" {hint} " * bool(hint)
-    line = h * max(inner - cell_len(title) - cell_len(hint) - 4, 0)
-    heading: list[Part] = [(f"{corners[0]}{h} ", edge), (title, "strong" if focused else "title"), (f" {line}", edge)]
-    top = row(width, *heading, (hint, "dim"), (f"{h}{corners[1]}", edge))
-    side = Segment(v, STYLES[edge])
-    body = [Strip([side, *line, side], width) for line in filled(lines, inner, max(height - 2, 0))]
-    return [top, *body, row(width, (corners[2] + h * inner + corners[3], edge))][:height]
-
-
-def empty(title: str, why: str, width: int, height: int, focused: bool = True) -> list[Strip]:
-    """Return a box that says why it has nothing to show."""
-    lines = [row(width - 2, (f" {line}", "dim")) for line in wrapped(why, max(width - 4, 1))]
-    return boxed(title, lines, width, height, focused, "esc back" * focused)
-
-
-def scrolled(title: str, lines: Sequence[Strip], width: int, height: int, scroll: int) -> list[Strip]:
-    """Return lines in a box, from the line `scroll` on; it ends with the last one."""
-    first = min(scroll, max(len(lines) - (height - 2), 0))
-    more = len(lines) - first - (height - 2)
-    return boxed(title, lines[first:], width, height, True, f"↓ {more} more" if more > 0 else "esc back")
-
-
-def definition(width: int, name: str, text: str, column: int, style: str = "dim") -> list[Strip]:
-    """Return a name, and its text from cell `column` on, in as many rows as its words take."""
-    lines = wrapped(text, max(width - column - 1, 10))
-    return [row(width, (fit(name if not place else "", column), style), line) for place, line in enumerate(lines)]
-
-
-def filled(lines: Sequence[Strip], width: int, height: int) -> list[Strip]:
-    """Return exactly `height` rows of exactly `width` cells."""
-    shown = [line.adjust_cell_length(width, STYLES[""]) for line in lines[:height]]
-    return [*shown, *(row(width) for _ in range(height - len(shown)))]
-
-
-def window(count: int, height: int, picked: int) -> slice:
-    """Return which of `count` rows to show in `height` so that the picked one is among them, near the middle."""
-    first = min(max(picked - height // 2, 0), max(count - height, 0))
-    return slice(first, first + height)
+    right_width = min(cells(*right), width)
+    return Strip.join([row(width - right_width, *left), row(right_width, *right)])
 
 
 def bar(width: int, share: float) -> list[Part]:
+    """Return a bar of `width` cells, so much of it full."""
     done = round(min(max(share, 0.0), 1.0) * width)
     return [("━" * done, "bar"), ("╌" * (width - done), "rest")]
 

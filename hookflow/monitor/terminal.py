@@ -1,4 +1,4 @@
-"""The terminal of the dashboard beside the screen: signals, themes, mouse, clipboard, announcements, notices."""
+"""What the dashboard does with the terminal beside the screens: signals, themes, mouse, clipboard, announcements."""
 
 import asyncio
 import base64
@@ -12,20 +12,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
+from rich.segment import Segment
+from rich.style import Style
 from textual.app import App
-from textual.theme import Theme
+from textual.color import Color
+from textual.events import Event, Key
+from textual.filter import LineFilter
+from textual.scrollbar import ScrollBar, ScrollBarRender
 
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor.health import Health
+from hookflow.monitor.key_queue import KeyQueue
 from hookflow.monitor.settings import Preferences
-from hookflow.monitor.style import THEMES, ThemeName, use
+from hookflow.monitor.style import THEMES, ThemeName, textual_theme, use
 from hookflow.numbers import plural
 from hookflow.text import printable
 
-CLICKS, NO_MOUSE = "\x1b[?1003l\x1b[?1000h", "\x1b[?1003l\x1b[?1000l"
-"""Report clicks and the wheel, and no mere motion, which Textual has asked for; or leave the mouse to the terminal."""
+CLICKS, NO_MOUSE = "\x1b[?1003l\x1b[?1000h\x1b[?1002h", "\x1b[?1003l\x1b[?1002l\x1b[?1000l"
+"""Report clicks, the wheel and drags, which select text, and no mere motion; or leave the mouse to the terminal."""
 
 
 def exit_on_hang_up(terminal: int) -> None:
@@ -66,24 +72,52 @@ class Outcome(StrEnum):
     ENDED = "ended"
 
 
-NOTICE = 5.0
-"""Seconds that a notice usually stays."""
+NOTICE_SECONDS = 5.0
+"""How long a notice usually stays."""
+
+Severity = Literal["information", "warning", "error"]
+
+
+class WholeCellScrollBar(ScrollBarRender):
+    """A scrollbar whose ends are whole cells: eighths of them look like characters that have strayed into a table."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "]
+    HORIZONTAL_BARS: ClassVar[list[str]] = [" "]
+
+
+ScrollBar.renderer = WholeCellScrollBar
+
+
+class NullStyleFilter(LineFilter):
+    """Gives a style to each segment that has none: Textual's filter for NO_COLOR fails on those."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [Segment(text, style or Style.null(), control) for text, style, control in segments]
 
 
 class Terminal(App[Outcome]):
     """An app as far as its terminal goes, by the user's settings."""
 
-    ENABLE_COMMAND_PALETTE = False
+    COMMAND_PALETTE_BINDING: ClassVar[str] = "colon"
     INLINE_PADDING = 0
 
     def __init__(self, preferences: Preferences) -> None:
         super().__init__()
+        if self.no_color:
+            self._filters.insert(0, NullStyleFilter())
         self.preferences = preferences
-        self.notice = ("", 0.0)  # the text, and until when it stays
+        self._key_queue = KeyQueue(self, super().on_event)
+
+    async def on_event(self, event: Event) -> None:
+        """Handle an event; a key once what the one before it began has been done."""
+        if isinstance(event, Key) and not event.is_forwarded:
+            await self._key_queue.put(event)
+        else:
+            await super().on_event(event)
 
     def take_terminal(self) -> None:
         """Set it up, once the app is mounted."""
-        self.colour(self.preferences.settings.theme)
+        self.use_theme(self.preferences.settings.theme)
         self._use_mouse()
         self.app_resume_signal.subscribe(self, lambda _: self._use_mouse())
         loop = asyncio.get_running_loop()
@@ -92,19 +126,20 @@ class Terminal(App[Outcome]):
         if not self.is_headless and sys.__stdin__ is not None:
             exit_on_hang_up(sys.__stdin__.fileno())
             loop.add_signal_handler(signal.SIGCONT, self._go_on)
-            if (stop := getattr(self._driver, "_sigtstp_application", None)) is not None:
+            stop = getattr(self._driver, "_sigtstp_application", None)
+            if stop is not None:
                 # From the loop: a handler might wait for a lock that a paint holds.
                 loop.add_signal_handler(signal.SIGTSTP, self.stop_and_continue, stop)
 
-    def colour(self, name: ThemeName) -> None:
+    def use_theme(self, name: ThemeName) -> None:
         """Draw in a theme from now on."""
         use(name)
-        ground, focus = THEMES[name].ground, THEMES[name].inks["focus"]
-        self.register_theme(Theme(name, focus, background=ground, surface=ground, panel=ground, dark=name != "light"))
+        self.register_theme(textual_theme(name))
         self.theme = name
 
     def stop_and_continue(self, stop: Callable[[], None]) -> None:
         """Call what stops this process, which returns once it goes on."""
+        self.write(NO_MOUSE)
         stop()
         self.continued()
 
@@ -113,13 +148,15 @@ class Terminal(App[Outcome]):
 
     def _go_on(self) -> None:
         """Take the terminal up again after SIGCONT: where SIGSTOP came, Textual has not let go of it yet."""
-        if (driver := self._driver) is not None:
+        driver = self._driver
+        if driver is not None:
             if not getattr(driver, "_must_signal_resume", False):  # which is set by SIGTSTP, on which it has let go
                 driver.suspend_application_mode()
             driver.resume_application_mode()
         self.continued()
 
     def on_unmount(self) -> None:
+        self.write(NO_MOUSE)  # Textual knows nothing of the report of drags
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT, signal.SIGTSTP):
             loop.remove_signal_handler(name)
@@ -128,7 +165,7 @@ class Terminal(App[Outcome]):
         names = [*THEMES]
         name = names[(names.index(self.preferences.settings.theme) + 1) % len(names)]
         self.preferences = self.preferences.changed(theme=name)
-        self.colour(name)
+        self.use_theme(name)
         self.say(f"theme: {name}")
         self.remember("theme", name)
 
@@ -172,7 +209,8 @@ class Terminal(App[Outcome]):
         try:
             yield
         except OSError as error:
-            self.say(f"{failure}: {error.strerror}")
+            self.say(f"{failure}: {error.strerror}", severity="error")
 
-    def say(self, notice: str, seconds: float = NOTICE) -> None:
-        self.notice = (notice, time.monotonic() + seconds)
+    def say(self, notice: str, seconds: float = NOTICE_SECONDS, severity: Severity = "information") -> None:
+        """Show a notice in the corner; also from a thread."""
+        self.notify(printable(notice), timeout=seconds, severity=severity, markup=False)

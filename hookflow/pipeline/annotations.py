@@ -42,7 +42,10 @@ def _type_of(node: ast.expr) -> Any:
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return Union[_type_of(left), _type_of(right)]  # noqa: UP007  # of values, which `|` refuses for None
         case ast.Subscript(value=ast.Name(id=name), slice=inner):
-            parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            if isinstance(inner, ast.Tuple):
+                parts = inner.elts
+            else:
+                parts = [inner]
             return _subscripted(name, parts)
     raise _UnknownError
 
@@ -57,7 +60,9 @@ def _subscripted(name: str, parts: list[ast.expr]) -> Any:
     if name == "Annotated":
         fields = [field for field in map(_field, parts[1:]) if field is not None]
         kind = _type_of(parts[0])
-        return Annotated[(kind, *fields)] if fields else kind
+        if fields:
+            return Annotated[(kind, *fields)]
+        return kind
     if name == "Optional":
         (part,) = parts
         return Union[_type_of(part), None]  # noqa: UP007

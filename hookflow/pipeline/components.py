@@ -23,7 +23,11 @@ class Section(BaseModel):
 
 def shape(value: Any, other: str = "<name>") -> str:
     """Return the tag of a table, a list, or of any other value."""
-    return "<table>" if isinstance(value, dict | Section) else "<list>" if isinstance(value, list) else other
+    if isinstance(value, dict | Section):
+        return "<table>"
+    if isinstance(value, list):
+        return "<list>"
+    return other
 
 
 Short = TypeVar("Short")
@@ -63,14 +67,27 @@ class Component(Section):
 class WeightsSection(Section):
     """Weights to begin with, and how their names go with those of the model."""
 
-    file: str
+    file: str | None = None
     """A file that `torch.save` has written, or a checkpoint's folder; relative to the pipeline's own folder."""
+    use: str | None = Field(default=None, examples=["simclr:best", "ddpm:best/ema"])
+    """In place of a file, weights of another run: RUN, RUN:CHECKPOINT or RUN:CHECKPOINT/ENTRY."""
     strict: bool = True
     """Whether every weight must fit; if not, what is missing, unexpected or of another shape is only reported."""
     rename: dict[str, str] = {}
     """Prefixes of names in the file, and what to put there instead: { "backbone." = "" }."""
     exclude: list[str] = []
     """Globs over the model's names that are neither loaded nor missed: ["head.*"] for a new head."""
+    include: list[str] = []
+    """Globs over the model's names, if only these are to be loaded: ["body.*"]; all others are neither loaded nor
+    missed."""
+
+    @model_validator(mode="after")
+    def _come_from_one_place(self) -> Self:
+        if self.file is None and self.use is None:
+            raise ValueError('the weights are of a file, file = "weights.pt", or of a run, use = "RUN:best"')
+        if self.file is not None and self.use is not None:
+            raise ValueError("file and use both say where the weights are; keep one of them")
+        return self
 
 
 Weights = NameOr[str, WeightsSection]
@@ -82,10 +99,15 @@ class ModelSection(Component):
 
     weights: Weights | None = Field(default=None, examples=["pretrained.pt"])
     """Weights to begin with: a file with a `state_dict`, or a table with `file`; random ones if left out."""
+    frozen: bool = False
+    """For one of several models, as a teacher: no optimizer trains it, it is in eval mode, and checkpoints leave its
+    parameters out."""
 
     @property
     def begins_with(self) -> WeightsSection | None:
-        return WeightsSection(file=self.weights) if isinstance(self.weights, str) else self.weights
+        if isinstance(self.weights, str):
+            return WeightsSection(file=self.weights)
+        return self.weights
 
 
 Patterns = Annotated[
@@ -106,7 +128,9 @@ class ParamGroup(Section):
 
     @property
     def patterns(self) -> list[str]:
-        return [self.match] if isinstance(self.match, str) else self.match
+        if isinstance(self.match, str):
+            return [self.match]
+        return self.match
 
     @field_validator("scale")
     @classmethod
@@ -136,7 +160,9 @@ def _one_or_several(table: Any) -> str:
     """Say whether a table is one component, or holds several by name: then it holds tables only."""
     if not isinstance(table, dict) or not table or table.keys() & OF_ONE:
         return "<one>"
-    return "<several>" if all(isinstance(inner, dict | Component) for inner in table.values()) else "<one>"
+    if all(isinstance(inner, dict | Component) for inner in table.values()):
+        return "<several>"
+    return "<one>"
 
 
 OneOrSeveral = Annotated[
@@ -153,7 +179,10 @@ NAMED_BY_LOADER = ("collate", "sampler", "batch_sampler", "augment", "worker_ini
 
 def names_component(key: Sequence[str]) -> bool:
     """Return whether a key of a pipeline says what makes something: a `use` outside `args`, or a part of a loader."""
-    inner = key[2:] if key[:1] in (("hooks",), ("writers",)) else key  # such a table may be called "args"
+    if key[:1] in (("hooks",), ("writers",)):  # such a table may be called "args"
+        inner = key[2:]
+    else:
+        inner = key
     named = key[-1:] == ("use",) or (key[-2:-1] == ("loader",) and key[-1] in NAMED_BY_LOADER)
     return named and "args" not in inner
 
@@ -227,11 +256,22 @@ class DataSource(Component):
     """How often to validate on it, as `run.val_every` says it for all; only for a set such as `[data.val.ood]`."""
 
 
+Share = Annotated[int, Field(ge=1)]
+
+
 class DataSection(Section):
     """Where the batches come from."""
 
-    train: DataSource
-    """The training data."""
+    train: OneOrSeveral[DataSource]
+    """The training data. Several sets have names: `[data.train.photos]`."""
+    mix: dict[PartName, Share] | None = Field(default=None, min_length=1, examples=[{"photos": 3, "drawings": 1}])
+    """The share of each of several training sets; all have the same if left out."""
+    mix_order: Literal["turns", "random", "together"] | None = None
+    """The order of several training sets: so many batches of each in "turns", one drawn at "random" by the shares, or
+    a batch of each in a step, "together"; in turns if left out."""
+    mix_epoch: Literal["shortest", "longest"] | Share | None = Field(default=None, examples=["shortest", 500])
+    """An epoch of several training sets: until the "shortest" or the "longest" is through, by its share, or so many
+    steps; the longest if left out."""
     val: OneOrSeveral[DataSource] | None = None
     """The validation data; without it there is no validation. Several sets have names: `[data.val.ood]`."""
     test: OneOrSeveral[DataSource] | None = None
@@ -244,6 +284,29 @@ class DataSection(Section):
                 message = f"data.{name}: val_every is for one of several sets, [data.val.ood]; for all run.val_every is"
                 raise ValueError(message)
         return self
+
+    _mixes_several = refuses(
+        *("mix", "mix_order", "mix_epoch"),
+        where=lambda value, before: value is not None and not isinstance(before.get("train", {}), dict),
+        message="{field} is for several training sets, which have names: [data.train.NAME]",
+    )
+    _all_together = refuses(
+        "mix_order",
+        where=lambda order, before: order == "together" and before.get("mix"),
+        message='with "together" each step has one batch of every set; leave mix out',
+    )
+
+    @property
+    def train_sets(self) -> dict[str, DataSource]:
+        """The training sets by name; none where there is one without a name."""
+        if isinstance(self.train, dict):
+            return self.train
+        return {}
+
+    @property
+    def shares(self) -> dict[str, int]:
+        """The share of each of several training sets."""
+        return {name: (self.mix or {}).get(name, 1) for name in self.train_sets}
 
     def sources(self, splits: Iterable[str] = SPLITS) -> dict[str, DataSource]:
         """Return the sources of some splits by name: "train", "val"; a set with a name of its own is "val.ood"."""

@@ -21,12 +21,13 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from hookflow.errors import nearest_or_all
+from hookflow.metric_mode import is_formula
 
 LONGEST = 300
 """Characters of a condition, at most; a deep one needs a frame of Python's stack for each."""
@@ -38,6 +39,13 @@ METRICS = "metrics."
 """The prefix of a metric, as opposed to a scalar of that name."""
 SCALARS = "scalars."
 """The prefix of the slot that is a scalar."""
+
+_SET_METRIC = re.compile(r"[A-Za-z_][\w.@]*(?:/[A-Za-z_][\w.@]*)*")
+"""A name in a formula: cls/accuracy is the metric of a set, a / b with blanks a quotient."""
+
+_AS_IDENTIFIER = str.maketrans("/@", "\N{MIDDLE DOT}\N{LATIN LETTER BILABIAL CLICK}")
+"""Characters that stand for `/` and `@` in a name while Python parses it: identifiers may have them."""
+_AS_NAME = str.maketrans("\N{MIDDLE DOT}\N{LATIN LETTER BILABIAL CLICK}", "/@")
 
 Look = Callable[[str], Any]
 """Returns the number that a name has at this moment, or where strings are taken its value; None when it has none."""
@@ -56,13 +64,77 @@ class ConditionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Formula:
+    """A number made of metrics, such as cls/accuracy - 0.1 * reg/mae; `names` are the metrics."""
+
+    text: str
+    names: tuple[str, ...]
+    _number: Number
+
+    def __call__(self, look: Look) -> float | None:
+        """Return its value; None where a name has none, NaN where the number has none, as 1 / 0."""
+        value = self._number(look)
+        if value is None:
+            return None
+        return float(value)
+
+
+def parse_formula(text: str) -> Formula:
+    """Read a formula of metrics, in the language of conditions; a name may have a `/` in it without blanks.
+
+    Raises ConditionError, in words for the user and with the column, when it is none.
+    """
+    _check_length(text)
+
+    def as_identifier(name: re.Match[str]) -> str:
+        return name[0].translate(_AS_IDENTIFIER)
+
+    tree = _parse_expression(text, _SET_METRIC.sub(as_identifier, text))
+    reader = _Reader(text, strings=False)
+    number = reader.number(tree)
+    names = sorted(name.translate(_AS_NAME) for name in reader.names)
+    if not names:
+        raise ConditionError("it is made of no metric", 0)
+
+    def value(look: Look) -> Any:
+        return number(lambda name: look(name.translate(_AS_NAME)))
+
+    return Formula(text, tuple(name.removeprefix(METRICS) for name in names), value)
+
+
+def metrics_in(monitor: str) -> tuple[str, ...]:
+    """Return the metrics that a hook watches by a text: itself, or those in the formula that it is."""
+    if not is_formula(monitor):
+        return (monitor,)
+    return parse_formula(monitor).names
+
+
+@dataclass(frozen=True, slots=True)
 class Condition:
     """A condition that can be evaluated; `names` are its scalars and metrics, `doubt` says what is odd, with a hint."""
 
     text: str
-    names: frozenset[str]
-    doubt: tuple[str, str] | tuple[()]
-    _truth: Truth
+    names: frozenset[str] = field(compare=False)
+    doubt: tuple[str, str] | tuple[()] = field(compare=False)
+    _truth: Truth = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a copy is made: the text is read anew, since functions cannot be pickled."""
+        return parse_condition, (self.text,)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Return how a pipeline's TOML and a plan's JSON are read: a condition is a text there."""
+        from pydantic_core import core_schema  # imported by who reads or checks, and by nobody else
+
+        return core_schema.no_info_after_validator_function(
+            parse_condition,
+            core_schema.str_schema(strict=True),
+            serialization=core_schema.plain_serializer_function_ser_schema(str),
+        )
 
     def __call__(self, look: Look) -> bool:
         """Return whether it holds. It does not where it depends on a name without a value."""
@@ -74,28 +146,41 @@ def parse_condition(text: str, *, strings: bool = False) -> Condition:
 
     Raises ConditionError, in words for the user and with the column, when it is none.
     """
-    if len(text) > LONGEST:
-        raise ConditionError(f"it has {len(text):,} characters, and a condition at most {LONGEST}", 0)
-    spread = text.translate({ord(space): " " for space in "\n\r\t\f"})
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of Python, about Python
-            tree = ast.parse(spread.strip(), mode="eval").body
-    except SyntaxError as error:
-        end = len(text.rstrip()) or 1
-        column = min(error.offset + len(text) - len(text.lstrip()), end) if error.offset else end
-        hint = next(hint for pattern, hint in _HINTS.items() if re.search(pattern, text))
-        raise ConditionError("this cannot be read", column, hint) from None
-    except (ValueError, MemoryError, RecursionError):  # a null character; too many brackets for Python's own parser
-        raise ConditionError("this cannot be read", 1) from None
+    _check_length(text)
+    tree = _parse_expression(text, text)
     reader = _Reader(text, strings)
     truth = reader.truth(tree)
     doubt: tuple[str, str] | tuple[()] = ()
     if not reader.names | reader.bare:
         doubt = f"{'always' if truth(lambda name: None) else 'never'} holds", "the condition is constant"
     for name in sorted(reader.bare) if not strings else ():
-        if (fact := name.lower().removeprefix("run.")) in FACTS and fact != name:
+        fact = name.lower().removeprefix("run.")
+        if fact in FACTS and fact != name:
             doubt = f'names a scalar called "{name}"', f'did you mean "{fact}"?'
     return Condition(text, frozenset(reader.names), doubt, truth)
+
+
+def _check_length(text: str) -> None:
+    if len(text) > LONGEST:
+        raise ConditionError(f"it has {len(text):,} characters, and a condition at most {LONGEST}", 0)
+
+
+def _parse_expression(text: str, python: str) -> ast.expr:
+    """Return the tree of a text that Python can read; `text` is what the user wrote, in as many characters."""
+    spread = python.translate({ord(space): " " for space in "\n\r\t\f"})
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of Python, about Python
+            return ast.parse(spread.strip(), mode="eval").body
+    except SyntaxError as error:
+        end = len(text.rstrip()) or 1
+        if error.offset:
+            column = min(error.offset + len(text) - len(text.lstrip()), end)
+        else:
+            column = end
+        hint = next(hint for pattern, hint in _HINTS.items() if re.search(pattern, text))
+        raise ConditionError("this cannot be read", column, hint) from None
+    except (ValueError, MemoryError, RecursionError):  # a null character; too many brackets for Python's own parser
+        raise ConditionError("this cannot be read", 1) from None
 
 
 _HINTS = {
@@ -177,7 +262,8 @@ class _Reader:
                     if type(op) not in self._comparisons:
                         raise self._refused("numbers are compared with < <= > >= == !=", other)
                 pairs = pairwise([self.number(other) for other in (left, *others)])
-                links, compare = zip(ops, pairs, strict=True), self._comparisons
+                links = zip(ops, pairs, strict=True)
+                compare = self._comparisons
                 return partial(_decided, False, [partial(_applied, compare[type(op)], pair) for op, pair in links])
             case ast.Call(func=ast.Name(id="isnan")):
                 return partial(_applied, math.isnan, self._arguments(node, "isnan"))
@@ -186,7 +272,6 @@ class _Reader:
 
     def number(self, node: ast.expr) -> Number:
         """Return what has a value."""
-        hint = ""
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
                 constant = _total(float)(value)
@@ -196,7 +281,9 @@ class _Reader:
             case ast.Name() | ast.Attribute():
                 name = self._dotted(node)
                 self.bare.add(name)
-                return self._scalar(name) if self._strings or name not in FACTS else lambda look: look(name)
+                if self._strings or name not in FACTS:
+                    return self._scalar(name)
+                return lambda look: look(name)
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _SIGNS:
                 return partial(_applied, _SIGNS[type(op)], [self.number(operand)])
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
@@ -206,11 +293,8 @@ class _Reader:
             case ast.Call(func=ast.Name(id=name)) if name not in ("isnan", "value"):
                 numbers = self._arguments(node, name)
                 return partial(_applied, _FUNCTIONS[name][0], numbers)
-            case ast.Constant(value=str()) | ast.Call(func=ast.Name(id="value")):
-                hint = 'for a scalar write value("train/loss")'
-            case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()) | ast.Call(func=ast.Name(id="isnan")):
-                hint = 'this holds or does not: combine such by "and", "or" and "not"'
-        raise self._refused("this is no number, name or function that conditions know", node, hint)
+        message = "this is no number, name or function that conditions know"
+        raise self._refused(message, node, _hint_for_number(node))
 
     def _scalar(self, name: str) -> Number:
         self.names.add(name)
@@ -229,7 +313,10 @@ class _Reader:
             raise self._refused(f'there is no function "{name}"', call, nearest_or_all(name, _FUNCTIONS))
         _, fewest, most = _FUNCTIONS[name]
         if call.keywords or not fewest <= len(call.args) <= most:
-            wanted = "one number" if most == 1 else f"{fewest} numbers or more"
+            if most == 1:
+                wanted = "one number"
+            else:
+                wanted = f"{fewest} numbers or more"
             raise self._refused(f"{name} takes {wanted}", call)
         return [self.number(argument) for argument in call.args]
 
@@ -242,7 +329,9 @@ def _applied(operation: Callable[..., Any], parts: Iterable[Callable[[Look], Any
     """Return the result of an operation; None where one of its numbers has no value, or it is not for such values."""
     values = [part(look) for part in parts]
     try:
-        return None if None in values else operation(*values)
+        if None in values:
+            return None
+        return operation(*values)
     except TypeError:  # a string where a number is needed
         return None
 
@@ -255,4 +344,16 @@ def _decided(by: bool, truths: list[Truth], look: Look) -> bool | None:
         if result is by:
             return by
         unknown = unknown or result is None
-    return None if unknown else not by
+    if unknown:
+        return None
+    return not by
+
+
+def _hint_for_number(node: ast.expr) -> str:
+    """Return what to write for an expression that stands where a number is wanted."""
+    match node:
+        case ast.Constant(value=str()) | ast.Call(func=ast.Name(id="value")):
+            return 'for a scalar write value("train/loss")'
+        case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()) | ast.Call(func=ast.Name(id="isnan")):
+            return 'this holds or does not: combine such by "and", "or" and "not"'
+    return ""

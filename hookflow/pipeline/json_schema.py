@@ -40,14 +40,18 @@ def with_definitions(model: type[BaseModel]) -> Schema:
 
 def suggested(values: Mapping[str, str], about: str) -> Schema:
     """Return keys that make editors offer the values, each with its sentence if it has one, and refuse no others."""
-    sentences = {"x-taplo": {"docs": {"enumValues": [*values.values()]}}} if any(values.values()) else {}
+    if any(values.values()):
+        sentences = {"x-taplo": {"docs": {"enumValues": [*values.values()]}}}
+    else:
+        sentences = {}
     return {"anyOf": [{"enum": [*values], "description": about, **sentences}, True]}
 
 
 class _Generator(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         """Return the schema of a model; each field of a section is described by the sentence below it."""
-        result, model = super().model_schema(schema), schema["cls"]
+        result = super().model_schema(schema)
+        model = schema["cls"]
         if issubclass(model, Section):
             for name, sentence in sentences(model).items():
                 result["properties"][model.model_fields[name].alias or name].setdefault("description", sentence)
@@ -102,7 +106,9 @@ def _united(options: list[Schema]) -> Schema:
     A table is either one component, or holds several by name: any key that the first does not
     know is a name. The required keys then depend on the kind, and are not declared.
     """
-    united = {key: value for option in options for key, value in option.items()}
+    united = {}
+    for option in options:
+        united.update(option)
     types = [option["type"] for option in options]
     if types == ["object", "object"]:
         (named,) = united.pop("patternProperties").values()
@@ -115,13 +121,19 @@ def _value(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
     """Return the schema of a value, or of a `${…}` in its place."""
     plain = _table(schema, definitions)
     types = plain.get("type", [])
-    types = [types] if isinstance(types, str) else types
-    if values := plain.pop("enum", None):
+    if isinstance(types, str):
+        types = [types]
+    if "const" in plain:  # one value among those of other types
+        plain["enum"] = [plain.pop("const")]
+    values = plain.pop("enum", None)
+    if values:
         pattern = f"^({'|'.join(map(re.escape, values))})$|{HAS_REFERENCE}"
         return plain | {"pattern": pattern} | suggested(dict.fromkeys(values, ""), plain.get("description", ""))
     if "pattern" in plain:
         return plain | {"pattern": f"{plain['pattern']}|{HAS_REFERENCE}"}
-    return plain if "string" in types else plain | {"type": [*types, "string"], "pattern": IS_REFERENCE}
+    if "string" in types:
+        return plain
+    return plain | {"type": [*types, "string"], "pattern": IS_REFERENCE}
 
 
 ANY = "*"
@@ -143,14 +155,21 @@ class Declared:
 
 def find_key(key: str) -> Declared:
     """Return what is declared of a key such as `hooks.*.every`; "" is the file. Raises UserError if it is none."""
-    parts = key.split(".") if key else []
-    schema, required = _whole(), False
+    if key:
+        parts = key.split(".")
+    else:
+        parts = []
+    schema = _whole()
+    required = False
     for k, part in enumerate(parts):
         keys = _keys(schema)
         if not keys and type_words(schema, _whole()["$defs"]) == "table":  # whatever keys one likes, as in args
             key = ".".join(parts[:k])
             break
-        name = part if part in keys else ANY
+        if part in keys:
+            name = part
+        else:
+            name = ANY
         if name not in keys:
             raise UserError(Problem(f'a pipeline file has no key "{key}"', hint=_nearest(parts, k, [*keys])))
         schema, required = keys[name]
@@ -203,7 +222,8 @@ def _keys(schema: Schema) -> dict[str, tuple[Schema, bool]]:
 
 
 def _shapes(schema: Schema) -> Iterator[Schema]:
-    if reference := schema.get("$ref"):
+    reference = schema.get("$ref")
+    if reference:
         yield from _shapes(_whole()["$defs"][reference.rpartition("/")[2]])
     elif options := schema.get("oneOf") or schema.get("anyOf"):
         for option in options:
@@ -215,7 +235,8 @@ def _shapes(schema: Schema) -> Iterator[Schema]:
 def _nearest(parts: list[str], k: int, beside: list[str]) -> str:
     """Return the right key that is nearest to a wrong one: a neighbour, or those elsewhere that end so."""
     above = "".join(f"{part}." for part in parts[:k])
-    if near := nearest(parts[k], beside):
+    near = nearest(parts[k], beside)
+    if near:
         return near.replace('"', f'"{above}', 1)
     same = [key for key in all_keys() if key.rpartition(".")[2] == parts[-1]]
     if len(same) > 1:
@@ -265,5 +286,6 @@ def _drop_required(schema: Schema) -> None:
     for group in ("properties", "patternProperties"):
         for inner in schema.get(group, {}).values():
             _drop_required(inner)
-    if isinstance(each := schema.get("additionalProperties"), dict):
+    each = schema.get("additionalProperties")
+    if isinstance(each, dict):
         _drop_required(each)

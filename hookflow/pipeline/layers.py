@@ -4,6 +4,8 @@ import os.path
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
+from decimal import Decimal
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +13,9 @@ import tomli
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.reading import open_regular
+from hookflow.pipeline.base_removal import UNSET, remove_keys, take_replacing_tables, take_unset_keys
 from hookflow.pipeline.components import names_component
+from hookflow.pipeline.groups import GroupTable, is_group
 from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key, walk
 
 MOST_BYTES = 1_000_000
@@ -23,7 +27,9 @@ TOO_LONG = f"longer than {MOST_BYTES // 1_000_000} MB, which is too much for a p
 def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> str:
     """Return the text of a file; `named` is the place of another file that names it. Raises UserError."""
     where = named or Where(str(path))
-    file = f'the file "{path}" ' if named else ""
+    file = ""
+    if named:
+        file = f'the file "{path}" '
     try:
         if named and path.exists() and not (path.is_file() or path.is_dir()):  # an endless device, or a pipe
             raise UserError(Problem(f'"{path}" is not a file', where))
@@ -36,10 +42,13 @@ def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> s
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(Problem("this is not UTF-8 text", Where(str(path), line))) from None
     except FileNotFoundError:
-        message = f'there is no file "{path}"' if named else "there is no such file"
+        message = "there is no such file"
+        if named:
+            message = f'there is no file "{path}"'
         raise UserError(Problem(message, where, nearest_file(path))) from None
     except OSError as error:
-        raise UserError(Problem(f"{file}cannot be read: {error.strerror}", where)) from None
+        message = f"{file}cannot be read: {error.strerror}"
+        raise UserError(Problem(message, where)) from None
     except ValueError:  # there is a NUL in it
         raise UserError(Problem(f"{path} is not the name of a file", where)) from None
 
@@ -58,15 +67,21 @@ def nearest_file(path: Path) -> str:
 def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
     """Return what a TOML text says, and where it says so; `source` is the name to show. Raises UserError."""
     try:
-        result, places = tomli.loads(text), SourceMap.in_text(text, source)
+        result = tomli.loads(text)
+        places = SourceMap.in_text(text, source)
     except tomli.TOMLDecodeError as error:
         raise UserError(_syntax(error, text, source)) from None
     except ValueError:  # Python converts no more digits
-        line = text.count("\n", 0, digits.start()) + 1 if (digits := re.search(r"\d[\d_]{4300,}", text)) else 0
-        raise UserError(Problem("this is not TOML: an integer has too many digits", Where(source, line))) from None
+        line = 0
+        digits = re.search(r"\d[\d_]{4300,}", text)
+        if digits:
+            line = text.count("\n", 0, digits.start()) + 1
+        message = "this is not TOML: an integer has too many digits"
+        raise UserError(Problem(message, Where(source, line))) from None
     except RecursionError:
         raise UserError(Problem("this is not TOML: nested too deep", Where(source))) from None
-    if wrong := [Problem(message, places.of(key)) for key, message in impossible(result)]:
+    wrong = [Problem(message, places.of(key)) for key, message in impossible(result)]
+    if wrong:
         raise UserError(wrong)
     return result, places
 
@@ -80,7 +95,9 @@ def impossible(tree: Any) -> Iterator[tuple[Key, str]]:
 
 def _syntax(error: tomli.TOMLDecodeError, text: str, source: str) -> Problem:
     message = re.sub(r"\('(.+?)',?\)", lambda match: f"[{match[1]}]".replace("', '", "."), error.msg)
-    hint = "a string must end on its line, with the quote that it began with" if "character '\\n'" in message else ""
+    hint = ""
+    if "character '\\n'" in message:
+        hint = "a string must end on its line, with the quote that it began with"
     after = error.msg.startswith("Cannot") or error.lineno > text.count("\n") + 1  # the place is behind what it means
     where = Where(source, min(error.lineno, text.count("\n") + 1), 0 if after else error.colno)
     return Problem(f"this is not TOML: {message[:1].lower()}{message[1:]}", where, hint)
@@ -105,7 +122,9 @@ def in_python(text: str) -> Override:
 
 
 def _subscript(name: str) -> str:
-    return f"[{name}]" if name.isdecimal() else f'["{name}"]'
+    if name.isdecimal():
+        return f"[{name}]"
+    return f'["{name}"]'
 
 
 def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap) -> Iterator[Problem]:
@@ -119,26 +138,49 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
             yield Problem("this is not KEY=VALUE", where, "write e.g. --set run.seed=1")
             continue
         if text == "null":
-            if problem := _take_away(key, tree, where):
+            problem = _take_away(key, tree, where)
+            if problem:
                 yield problem
             continue
         value = read_value(text)
-        if value == text and is_unfinished(text):
-            yield Problem(f"unterminated value {text}", where, "perhaps the shell took its quotes: put '…' around")
-            continue
         run = tree.get("run")
         both = isinstance(run, dict) and OTHER_LENGTH.keys() <= run.keys()
-        if problem := _put(key, value, tree, where):
+        problem = _unreadable_value(key, text, value, where) or _put(key, value, tree, where)
+        if problem:
             yield problem
             continue
         laid.add(key)
-        other = OTHER_LENGTH.get(key[1]) if len(key) == 2 and key[0] == "run" else None
+        other = _other_length(key)
         if other and not both and ("run", other) not in laid:
             tree["run"].pop(other, None)
         places.put(key, where)
-        for part, _ in walk(value) if of_python else ():
-            places.put((*key, *part), Where(where.source + "".join(map(_subscript, part))))
+        if of_python:
+            _place_parts(key, value, where, places)
     _keep_unit(tree, unit, laid)
+
+
+def _unreadable_value(key: Key, text: str, value: Any, where: Where) -> Problem | None:
+    """Return why the text of an override cannot be meant as it is, though it was read as `value`; None if it can."""
+    if text in PYTHONS_WORDS:
+        hint = f"write {PYTHONS_WORDS[text]}; the text itself needs quotes: {dotted(key)}='\"{text}\"'"
+        return Problem(f"{text} is a word of Python's", where, hint)
+    if value == text and is_unfinished(text):
+        return Problem(f"unterminated value {text}", where, "perhaps the shell took its quotes: put '…' around")
+    return None
+
+
+def _other_length(key: Key) -> str | None:
+    """Return the key of [run] that states the length in the other unit; None where `key` states no length."""
+    if len(key) == 2 and key[0] == "run":
+        return OTHER_LENGTH.get(key[1])
+    return None
+
+
+def _place_parts(key: Key, value: Any, where: Where, places: SourceMap) -> None:
+    """Note for each part of a value of Python's that it stands in that value."""
+    for part, _ in walk(value):
+        subscripts = "".join(map(_subscript, part))
+        places.put((*key, *part), Where(where.source + subscripts))
 
 
 def _unit(tree: Mapping[str, Any]) -> str:
@@ -157,18 +199,34 @@ def _keep_unit(tree: Mapping[str, Any], unit: str, stated: Collection[Key]) -> N
         return
     for key, every in [*walk(tree)]:
         is_interval = key[-1:] == ("val_every",) and (len(key) == 2 or key[:2] == ("data", "val"))
-        if is_interval and type(every) is int and key not in stated:
+        if is_interval and type(every) is int and every > 0 and key not in stated:
             _put(key, f"{every}{unit}", tree, Where(""))
 
 
 def read_value(text: str) -> Any:
-    """Return the TOML value that `text` is; text that is none, and a date, stands for itself."""
+    """Return the TOML value that `text` is; text that is none, and a date, stands for itself.
+
+    So does a number that a float cannot hold, since it is rather an identifier: of `12e45678` infinity would be left.
+    """
     try:
         values = tomli.loads(f"values = [{text}]")["values"]
     except (ValueError, RecursionError):  # it is no TOML, or nested too deep
         return text
     stands = len(values) == 1 and not isinstance(values[0], date | time) and not any(impossible(values))
-    return values[0] if stands else text
+    if not stands or (isinstance(values[0], float) and _is_beyond_float(text, values[0])):
+        return text
+    return values[0]
+
+
+def _is_beyond_float(text: str, value: float) -> bool:
+    """Say whether the number that a text has in digits is too large for a float, or too small and not 0."""
+    if not any(character.isdigit() for character in text):  # inf and nan
+        return False
+    return not isfinite(value) or (value == 0 and Decimal(text.replace("_", "")) != 0)
+
+
+PYTHONS_WORDS = {"True": "true", "False": "false", "None": "null"}
+"""What Python's words are in TOML, and `null` for `--set`. As texts they would be true in an `if`, each of them."""
 
 
 def is_unfinished(text: str) -> bool:
@@ -192,16 +250,20 @@ def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:
         if isinstance(tree, list):
             if not name.isdecimal() or int(name) >= len(tree):
                 there = f"its {len(tree)} entries are counted from 0"
-                return Problem(f'"{".".join(key[:depth])}" is a list and has no "{name}"', where, there)
+                message = f'"{".".join(key[:depth])}" is a list and has no "{name}"'
+                return Problem(message, where, there)
             index: Any = int(name)
         elif isinstance(tree, dict):
             index = name
         else:
-            return Problem(f'"{".".join(key[:depth])}" is a plain value and has no keys', where)
+            message = f'"{".".join(key[:depth])}" is a plain value and has no keys'
+            return Problem(message, where)
         if last:
             tree[index] = value
+        elif isinstance(tree, dict):
+            tree = tree.setdefault(index, {})
         else:
-            tree = tree.setdefault(index, {}) if isinstance(tree, dict) else tree[index]
+            tree = tree[index]
     return None
 
 
@@ -215,18 +277,23 @@ def _take_away(key: Key, tree: Any, where: Where) -> Problem | None:
             tree = tree[int(name)]
         elif isinstance(tree, list):
             there = f"its {len(tree)} entries are counted from 0"
-            return Problem(f'"{dotted(tuple(key[:depth]))}" is a list and has no "{name}"', where, there)
+            message = f'"{dotted(tuple(key[:depth]))}" is a list and has no "{name}"'
+            return Problem(message, where, there)
         else:
             tree = None
     if isinstance(tree, list):
         whole = dotted(tuple(route))
         hint = f"give the whole list: {whole}=[…]"
-        return Problem(f"null takes a key away, and no entry of the list {whole}", where, hint)
+        message = f"null takes a key away, and no entry of the list {whole}"
+        return Problem(message, where, hint)
     if isinstance(tree, dict) and last in tree:
         del tree[last]
     elif last not in OTHER_LENGTH or route != ["run"]:
-        hint = nearest(last, tree) if isinstance(tree, dict) else ""
-        return Problem(f'there is no "{dotted(key)}" to take away', where, hint)
+        hint = ""
+        if isinstance(tree, dict):
+            hint = nearest(last, tree)
+        message = f'there is no "{dotted(key)}" to take away'
+        return Problem(message, where, hint)
     return None
 
 
@@ -236,41 +303,69 @@ def extended(
     """Return the tables of a file merged over those that it extends, and the position of each key.
 
     Tables are merged key by key, and anything else is replaced; so is a table that `use`s something else than the
-    one below it, because its arguments would not fit. `on_the_way` are the files that each extend the next one, and
+    one below it, because its arguments would not fit, and one with `replace = true`. What the file says to `unset` is
+    taken away from the base first. `on_the_way` are the files that each extend the next one, and
     where they say so. Raises UserError when a file cannot be read, or extends itself.
     """
     if "extends" not in tree:
+        if UNSET in tree:
+            message = "unset takes keys away from what a file extends, and this one extends nothing"
+            raise UserError(Problem(message, places.of(UNSET)))
         return tree, places
-    named, where = tree.pop("extends"), places.of("extends")
+    named = tree.pop("extends")
+    where = places.of("extends")
     if not isinstance(named, str) or "\0" in named:
         hint = "one file; what that one extends, it says itself"
-        raise UserError(Problem("extends must be the name of a file, in quotes", where, hint))
+        message = "extends must be the name of a file, in quotes"
+        raise UserError(Problem(message, where, hint))
     route = (*on_the_way, (source, where))
+    base = _find_base(named, route)
+    whole, base_places = extended(*tables(read(base, where), str(base)), base, route)
+    folder = os.path.dirname(named)  # noqa: PTH120  # a Path would drop the "./" that a file begins with
+    if folder:
+        _aim(whole, folder)
+    unset = take_unset_keys(tree, places)
+    remove_keys(whole, unset, str(base))
+    replacing = take_replacing_tables(tree)
+    unit = _unit(whole)
+    _replace_length(whole.get("run"), tree.get("run"))
+    whole_places = SourceMap(str(source))
+    for name in whole:
+        whole_places.take((name,), base_places)
+    _lay_over(whole, tree, (), whole_places, places, replacing)
+    _keep_unit(whole, unit, {key for key, _ in walk(tree)})
+    return whole, whole_places
+
+
+def _find_base(named: str, route: tuple[tuple[Path, Where], ...]) -> Path:
+    """Return the file that the last one of `route` extends. Raises UserError where it is on the route already."""
+    source, _ = route[-1]
     path = source.parent / named
     base = Path(os.path.normpath(path))
     if os.path.realpath(base) != os.path.realpath(path):
         base = path  # a link lies on its way: its ".." must stay
     files = [os.path.realpath(file) for file, _ in route]
-    if os.path.realpath(base) in files:
-        circle = route[files.index(os.path.realpath(base)) :]
-        names = " → ".join(str(file) for file, _ in (*circle, circle[0]))
-        lines = "\n    ".join(str(place) for _, place in circle[1:])
-        hint = f"it goes on at {lines}" if lines else ""
-        raise UserError(Problem(f"a pipeline cannot be built on itself: {names}", circle[0][1], hint))
-    whole, base_places = extended(*tables(read(base, where), str(base)), base, route)
-    if folder := os.path.dirname(named):  # noqa: PTH120  # a Path would drop the "./" that a file begins with
-        _aim(whole, folder)
-    unit, below, stated = _unit(whole), whole.get("run"), tree.get("run")
-    if isinstance(below, dict) and isinstance(stated, dict) and not OTHER_LENGTH.keys() <= below.keys():
-        for length, other in OTHER_LENGTH.items():
-            if length in stated:
-                below.pop(other, None)
-    whole_places = SourceMap(str(source))
-    for name in whole:
-        whole_places.take((name,), base_places)
-    _lay_over(whole, tree, (), whole_places, places)
-    _keep_unit(whole, unit, {key for key, _ in walk(tree)})
-    return whole, whole_places
+    if os.path.realpath(base) not in files:
+        return base
+    circle = route[files.index(os.path.realpath(base)) :]
+    names = " → ".join(str(file) for file, _ in (*circle, circle[0]))
+    lines = "\n    ".join(str(place) for _, place in circle[1:])
+    hint = ""
+    if lines:
+        hint = f"it goes on at {lines}"
+    message = f"a pipeline cannot be built on itself: {names}"
+    raise UserError(Problem(message, circle[0][1], hint))
+
+
+def _replace_length(base_run: Any, run: Any) -> None:
+    """Take the length of a run out of the base's table where the file states it in the other unit."""
+    if not isinstance(base_run, dict) or not isinstance(run, dict):
+        return
+    if OTHER_LENGTH.keys() <= base_run.keys():
+        return
+    for length, other in OTHER_LENGTH.items():
+        if length in run:
+            base_run.pop(other, None)
 
 
 def _aim(base: dict[str, Any], folder: str) -> None:
@@ -286,34 +381,56 @@ def file_form(key: Key) -> str:
     if names_component(key) or key == ("distributed", "parallelize"):
         return r"(.*\.py):"
     is_weights = key[-1:] == ("weights",) or key[-2:] == ("weights", "file")
-    return r"([^~$].*)" if key[:1] == ("model",) and is_weights and "args" not in key else "(?!)"
+    if key[:1] == ("model",) and is_weights and "args" not in key:
+        return r"([^~$].*)"
+    return "(?!)"
 
 
-def _lay_over(base: dict[str, Any], tree: dict[str, Any], key: Key, whole: SourceMap, places: SourceMap) -> None:
+def _lay_over(
+    base: dict[str, Any],
+    tree: dict[str, Any],
+    key: Key,
+    whole: SourceMap,
+    places: SourceMap,
+    replacing: Collection[Key],
+) -> None:
     for name, value in tree.items():
         below: Any = base.get(name)
-        merged = isinstance(value, dict) and isinstance(below, dict)
+        merged = isinstance(value, dict) and isinstance(below, dict) and (*key, name) not in replacing
         if merged and "use" in value and "use" in below:
             uses = [os.path.normpath(use) if ".py:" in str(use) else use for use in (value["use"], below["use"])]
             merged = uses[0] == uses[1]
         if merged:
-            _lay_over(below, value, (*key, name), whole, places)
+            _lay_over(below, value, (*key, name), whole, places, replacing)
         else:
             base[name] = value
             whole.take((*key, name), places)
 
 
-def switched_off(hooks: Iterable[str], without: Sequence[str], only: Sequence[str]) -> list[Override]:
+def switched_off(
+    hooks: Iterable[str], groups: GroupTable, without: Sequence[str], only: Sequence[str]
+) -> list[Override]:
     """Return an override for each hook that is to be off: those in `without`, and, if `only` has any, all others."""
-    off = {name: Where(f"--only {' --only '.join(only)}") for name in hooks if only and name not in only}
-    off |= {name: Where(f"--without {name}") for name in without}
+    off: dict[str, Where] = {}
+    kept = groups.expand(only)
+    for name in hooks:
+        if only and name not in kept:
+            off[name] = Where(f"--only {' --only '.join(only)}")
+    for written in without:
+        for name in groups.expand([written]):
+            off[name] = Where(f"--without {written}")
     return [Override(f"{dotted(('hooks', name, 'enabled'))}=false", where) for name, where in off.items()]
 
 
-def unknown_hooks(hooks: Sequence[str], without: Sequence[str], only: Sequence[str]) -> Iterator[Problem]:
-    """Yield a problem for each name that is no hook's."""
+def unknown_hooks(
+    hooks: Sequence[str], groups: GroupTable, without: Sequence[str], only: Sequence[str]
+) -> Iterator[Problem]:
+    """Yield a problem for each name that is no hook's, and no group's."""
     named = [("--without", name) for name in without] + [("--only", name) for name in only]
     for option, name in dict.fromkeys(named):
-        if name not in hooks:
+        if is_group(name):
+            yield from groups.unknown(option, [name])
+        elif name not in hooks:
             hint = nearest(name, hooks) or (f"its hooks are {', '.join(hooks)}" if hooks else "it has no hooks")
-            yield Problem(f'there is no hook "{name}" in this pipeline', Where(f"{option} {name}"), hint)
+            message = f'there is no hook "{name}" in this pipeline'
+            yield Problem(message, Where(f"{option} {name}"), hint)

@@ -5,15 +5,19 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import tomli_w
 from pydantic import ValidationError
 
-from hookflow.errors import Problem, UserError, Where, by_place, nearest
-from hookflow.pipeline.components import SPLITS, Component, DataSource
+from hookflow.errors import Locate, Problem, UserError, Where, by_place, nearest, nearest_or_all
+from hookflow.events.initial_weights import WeightsSource
+from hookflow.pipeline.attached import complete_attached, is_attached, no_loop
+from hookflow.pipeline.base_removal import UNSET, merge_hint
+from hookflow.pipeline.components import SPLITS, Component, DataSection, DataSource, OptimizerSection
+from hookflow.pipeline.groups import GroupTable
 from hookflow.pipeline.layers import (
     MOST_BYTES,
     TOO_LONG,
@@ -25,19 +29,24 @@ from hookflow.pipeline.layers import (
     tables,
     unknown_hooks,
 )
-from hookflow.pipeline.problems import explain
-from hookflow.pipeline.references import environment_keys, interpolate, public, variables_of
-from hookflow.pipeline.registry import Registry, missing_extra, registry_of
+from hookflow.pipeline.problems import explain, refusals
+from hookflow.pipeline.references import (
+    VariableFloat,
+    VariableInt,
+    environment_keys,
+    interpolate,
+    public,
+    secrets_of,
+    with_texts_where_wanted,
+)
+from hookflow.pipeline.registry import HOOKS, Registry, missing_extra, registry_of
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap
-from hookflow.pipeline.use import bindings_in, is_object, locate, maker_of, module_file, parse_file
+from hookflow.pipeline.use import LOOP_OBJECT, bindings_in, is_object, locate, maker_of, module_file, parse_file
 from hookflow.text import mask, unmask
 
 DEFAULT_HOOKS: dict[str, dict[str, Any]] = {"log": {"use": "log", "every": "0.5%"}, "checkpoint": {"use": "checkpoint"}}
 """Their tables, by name: 200 points of each curve, however long the run is, and a checkpoint after each epoch."""
-
-CLASSES = {"log": "hookflow.hooks.builtin.log:Log", "checkpoint": "hookflow.hooks.builtin.checkpoint:Checkpoint"}
-"""The classes that the short names mean."""
 
 
 def add_default_hooks(tree: dict[str, Any], places: SourceMap) -> None:
@@ -51,12 +60,19 @@ def add_default_hooks(tree: dict[str, Any], places: SourceMap) -> None:
         return
     run = tree.get("run")
     wanted = not isinstance(run, dict) or run.get("default_hooks", True) is not False
-    uses = [hook.get("use") for hook in hooks.values() if isinstance(hook, dict)]
+    uses = []
+    for hook in hooks.values():
+        if isinstance(hook, dict):
+            uses.append(hook.get("use"))
+    places_in_use = set()
+    for use in uses:
+        if isinstance(use, str):
+            places_in_use.add(HOOKS.place(use))
     for name, default in DEFAULT_HOOKS.items():
         if name in hooks:
             if isinstance(hooks[name], dict) and "use" not in hooks[name]:
                 hooks[name] = {**default, **hooks[name]}
-        elif wanted and default["use"] not in uses and CLASSES[name] not in uses:
+        elif wanted and HOOKS.place(default["use"]) not in places_in_use:
             hooks[name] = {**default, "default": True}
             places.put(("hooks", name), Where("the default hooks"))
 
@@ -66,7 +82,7 @@ _STUB = {**_PART, "points": ["before_run"]}
 """Replaces an invalid hook, so that other hooks may name it."""
 
 _REST = {"run": {"name": "stub", "max_iters": 1}, "model": _PART, "optimizer": _PART, "data": {"train": _PART}}
-_DEPTHS = {"model": 2, "optimizer": 2, "task": 2, "data": 3, "writers": 2, "hooks": 3, "points": 2}
+_DEPTHS = {"model": 2, "optimizer": 2, "task": 2, "data": 3, "writers": 2, "hooks": 3, "points": 2, "groups": 2}
 """The sections that hooks depend on; a fault is that of a key in so many parts."""
 
 
@@ -78,18 +94,21 @@ def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
     left = deepcopy({name: tree[name] for name in _DEPTHS if isinstance(tree.get(name), dict)})
     for key in faulty:
         *path, last = key[: _DEPTHS.get(key[0], 1)]
-        named = key[0] in ("hooks", "writers", "points")  # a table of these may be called "use"
+        named = key[0] in ("hooks", "writers", "points", "groups")  # a table of these may be called "use"
         if len(path) > named and (last == "use" or (last == "points" and key[0] == "hooks")):
             *path, last = path
         table: Any = left
         for name in path:
-            table = table.get(name) if isinstance(table, dict) else None
+            if isinstance(table, dict):
+                table = table.get(name)
+            else:
+                table = None
         if isinstance(table, dict) and path == ["hooks"]:
             table[last] = {**_STUB}
         elif isinstance(table, dict):
             table.pop(last, None)
     left["data"] = {"train": _PART, **left.get("data", {})}
-    for parts in (left, {name: left.get(name, {}) for name in ("hooks", "points")}):
+    for parts in (left, {name: left.get(name, {}) for name in ("hooks", "points", "groups")}):
         with suppress(ValidationError):
             return Pipeline.model_validate({**_REST, **parts})
     return None
@@ -110,6 +129,13 @@ class Loaded:
     overrides: tuple[str, ...] = ()
     in_python: bool = False
     """Whether `overrides` were said in Python."""
+    weights: Mapping[str, WeightsSource] = field(default_factory=dict)
+    """The weights of other runs that its models begin with, by the names of the models."""
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether these are hooks for a loop of the user's own: there is no model and no data."""
+        return is_attached(self.pipeline)
 
 
 TABLES = Path("<dict>")
@@ -169,7 +195,8 @@ def parse(text: str, source: Path, overrides: Sequence[Said] = (), **options: Un
     try:
         return _resolve(*extended(*tables(text, str(source)), source), source, overrides, **options)
     except RecursionError:
-        raise UserError(Problem("its lists and tables are nested too deeply", Where(str(source)))) from None
+        message = "its lists and tables are nested too deeply"
+        raise UserError(Problem(message, Where(str(source)))) from None
 
 
 def _resolve(
@@ -184,43 +211,104 @@ def _resolve(
     environment: bool = True,
 ) -> Loaded:
     """Return the pipeline of a file's tables; `places` has the position of each of their keys."""
-    changes = [
-        override if isinstance(override, Override) else Override(override, Where(f"--set {override}"))
-        for override in overrides
-    ]
+    changes = _as_overrides(overrides)
     problems = list(apply(changes, tree, places))
-    written, _, variables = interpolate(tree, places, None)
-    resolved, unresolved, _ = interpolate(tree, places, os.environ) if environment else (written, {}, [])
+    if not recorded:
+        problems += complete_attached(tree, places)
+    interpolation = interpolate(tree, places, os.environ if environment else None)
+    resolved = interpolation.resolved
+    written = interpolation.written
+    unresolved = interpolation.problems
+    variables = interpolation.variables
     if environment:
         mask({name: os.environ[name] for name in variables if name in os.environ})
-    for values in (resolved, written) if not recorded else ():
-        add_default_hooks(values, places)
-    hooks = [*resolved["hooks"]] if isinstance(resolved.get("hooks"), dict) else []
-    problems += unknown_hooks(hooks, without, only)
-    switches = [] if problems else switched_off(hooks, without, only)
+    if not recorded:
+        add_default_hooks(resolved, places)
+        add_default_hooks(written, places)
+    hooks: list[str] = []
+    if isinstance(resolved.get("hooks"), dict):
+        hooks += resolved["hooks"]
+    groups = GroupTable(resolved.get("groups"), hooks)
+    problems += unknown_hooks(hooks, groups, without, only)
+    switches: list[Override] = []
+    if not problems:
+        switches += switched_off(hooks, groups, without, only)
     problems += apply(switches, resolved, places)
     list(apply(switches, written, places))
     problems += dict.fromkeys(unresolved.values())
-    if "extends" in resolved:
-        wrong = "extends cannot be set from the command line: what a file is built on stands in the file"
-        problems.append(Problem(wrong, places.of("extends")))
+    problems += _keys_of_files_alone(resolved, places)
     pipeline: Pipeline | None = None
     faulty = set(unresolved)
     try:
-        pipeline = Pipeline.model_validate(resolved)
+        pipeline, resolved = _validate(resolved)
     except ValidationError as error:
         result = explain(error, resolved, places, dict(environment_keys(written)))
-        problems += (problem for key, problem in result if key not in unresolved)
+        problems += (_with_merge(key, problem, resolved, places) for key, problem in result if key not in unresolved)
         faulty.update(key for key, _ in result)
-    understood = pipeline if pipeline and not faulty else recover(resolved, faulty)
+    understood = pipeline
+    if faulty or pipeline is None:
+        understood = recover(resolved, faulty)
     message = tuple(change.text for change in (*changes, *switches))
     of_python = any(change.in_python for change in changes)
     if problems or understood is None:
         rest = Loaded(understood, source, places, understood) if understood else None
         raise UnsoundError(problems, rest)
-    shown = public(resolved, written)
-    unmask(set(variables) - {name for _, text in environment_keys(written) for name in variables_of(text)})
+    shown = understood
+    if not interpolation.is_public:
+        shown = public(resolved, written)
+    unmask(set(variables) - secrets_of(written))
     return Loaded(understood, source, places, shown, message, of_python)
+
+
+def _as_overrides(stated: Sequence[Said]) -> list[Override]:
+    """Return overrides, of which a text alone is one of the command line."""
+    overrides = []
+    for each in stated:
+        if isinstance(each, Override):
+            overrides.append(each)
+        else:
+            overrides.append(Override(each, Where(f"--set {each}")))
+    return overrides
+
+
+def _keys_of_files_alone(tree: Mapping[str, Any], places: SourceMap) -> Iterator[Problem]:
+    """Yield the keys that the command line has set, and that only a file may have."""
+    if "extends" in tree:
+        message = "extends cannot be set from the command line: what a file is built on stands in the file"
+        yield Problem(message, places.of("extends"))
+    if UNSET in tree:
+        message = "unset cannot be set from the command line: --set KEY=null takes a key away"
+        yield Problem(message, places.of(UNSET))
+
+
+def _with_merge(key: Key, problem: Problem, resolved: Mapping[str, Any], places: SourceMap) -> Problem:
+    """Return a problem with the way out where the keys of two files cannot be together."""
+    way_out = merge_hint(key, problem.message, resolved, places)
+    if not way_out:
+        return problem
+    if problem.hint:
+        hints = [problem.hint, way_out]
+    else:
+        hints = [way_out]
+    return replace(problem, hint="\n    ".join(hints))
+
+
+def _validate(resolved: dict[str, Any]) -> tuple[Pipeline, dict[str, Any]]:
+    """Return the pipeline of the tables, and these as they are valid. Raises ValidationError.
+
+    Where a key takes a string, and a variable of the environment holds a number, it takes the variable's text.
+    """
+    try:
+        return Pipeline.model_validate(resolved), resolved
+    except ValidationError as error:
+        keys = set()
+        for key, details in refusals(error):
+            if isinstance(details["input"], VariableInt | VariableFloat):
+                keys.add(key)
+        if not keys:
+            raise
+    with_texts = {name: with_texts_where_wanted(value, keys, (name,)) for name, value in resolved.items()}
+    return Pipeline.model_validate(with_texts), with_texts
 
 
 def dump(public: Pipeline, where: Where | None = None) -> str:
@@ -252,7 +340,9 @@ def components(pipeline: Pipeline, splits: Iterable[str] = SPLITS) -> dict[str, 
 
 def key_of(section: str, name: str) -> str:
     """Return where the file declares a model or an optimizer; one without a name bears that of its section."""
-    return section if name == section else f"{section}.{name}"
+    if name == section:
+        return section
+    return f"{section}.{name}"
 
 
 def trained_by(pipeline: Pipeline, optimizer: str) -> str | None:
@@ -261,7 +351,9 @@ def trained_by(pipeline: Pipeline, optimizer: str) -> str | None:
     if stated is not None or not isinstance(pipeline.optimizer, dict):
         return stated
     named = isinstance(pipeline.model, dict) and optimizer in pipeline.model
-    return None if share_parameters(pipeline) and not named else optimizer
+    if share_parameters(pipeline) and not named:
+        return None
+    return optimizer
 
 
 def share_parameters(pipeline: Pipeline) -> bool:
@@ -271,8 +363,12 @@ def share_parameters(pipeline: Pipeline) -> bool:
 
 def wrong_parts(loaded: Loaded) -> Iterator[Problem]:
     """Yield what does not go together: an optimizer of no model, a model with two, a name that two things bear."""
-    pipeline, place = loaded.pipeline, loaded.places.of
-    several = pipeline.model if isinstance(pipeline.model, dict) else {}
+    pipeline = loaded.pipeline
+    place = loaded.places.of
+    if isinstance(pipeline.model, dict):
+        several = pipeline.model
+    else:
+        several = {}
     takers: dict[str, str] = {}
     for name, section in pipeline.optimizers.items():
         key = key_of("optimizer", name)
@@ -283,27 +379,71 @@ def wrong_parts(loaded: Loaded) -> Iterator[Problem]:
             hint = "give it a name, [model.net], or write one [optimizer]"
             yield Problem(f'[{key}] trains a model "{model}", and [model] has no name', place(key), hint)
         elif model not in several:
-            at = place(f"{key}.model") if section.model else place(key)
+            at = _place_of_model(section, key, place)
             hint = nearest(model, several) or f'say which it trains: model = "{next(iter(several))}"'
             yield Problem(f'[{key}] trains a model "{model}", and there is none', at, hint)
         elif model in takers and not share_parameters(pipeline):
             message = f'[{key}] and [optimizer.{takers[model]}] train the same model "{model}"'
             yield Problem(message, place(key), "two optimizers of one model share it by their `parameters`")
         takers.setdefault(model, name)
+    yield from _wrong_frozen_models(pipeline, place)
+    yield from _wrong_shares(pipeline.data, place)
     for name in several.keys() & pipeline.hooks.keys():
         message = f'a model and a hook are both called "{name}", and a checkpoint could not tell their weights apart'
         yield Problem(message, place(f"hooks.{name}"))
 
 
+def _place_of_model(optimizer: OptimizerSection, key: str, place: Locate) -> Where:
+    """Return where the table of an optimizer, whose key this is, says which model it trains."""
+    if optimizer.model:
+        return place(f"{key}.model")
+    return place(key)
+
+
+def _wrong_frozen_models(pipeline: Pipeline, place: Locate) -> Iterator[Problem]:
+    """Yield the optimizers of a frozen model; and the first frozen model where no other one is left to train."""
+    frozen = pipeline.frozen_models
+    for name, section in pipeline.optimizers.items():
+        model = trained_by(pipeline, name)
+        if model in frozen:
+            key = key_of("optimizer", name)
+            at = _place_of_model(section, key, place)
+            message = f'[{key}] trains the model "{model}", which is frozen'
+            yield Problem(message, at, "leave the optimizer out, or frozen = true")
+    if frozen and len(frozen) == len(pipeline.models):
+        key = key_of("model", frozen[0])
+        message = f"[{key}] is frozen, and no other model is left to train"
+        hint = "the hook freeze keeps a part of one model as it is"
+        yield Problem(message, place(f"{key}.frozen"), hint)
+
+
+def _wrong_shares(data: DataSection, place: Locate) -> Iterator[Problem]:
+    """Yield the names in `data.mix` that no training set has, and the training sets that are not there."""
+    if data.mix is None:
+        return
+    unknown = [name for name in data.mix if name not in data.train_sets]
+    for name in unknown:
+        hint = nearest_or_all(name, data.train_sets)
+        message = f'data.mix has a share of "{name}", and no training set has that name'
+        yield Problem(message, place(f"data.mix.{name}"), hint)
+    left_out = [name for name in data.train_sets if name not in data.mix]
+    if left_out and not unknown:
+        message = f"data.mix says no share of {', '.join(left_out)}"
+        yield Problem(message, place("data.mix"), "every training set has one, of 1 or more")
+
+
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
     """Return a problem for each component that is not there."""
-    parts, place = _components(loaded.pipeline), loaded.places.of
+    parts = _components(loaded.pipeline)
+    place = loaded.places.of
     result = (missing(part.use, base, place(f"{key}.use"), registry_of(key)) for key, part in parts.items())
     return [*filter(None, result)]
 
 
 def missing_objects(loaded: Loaded) -> list[Problem]:
     """Return a problem for each component and hook that was an object of a program which is not this one."""
+    if loaded.is_attached:
+        return [no_loop(loaded.places.of("run"))]
     uses = {key: part.use for key, part in _components(loaded.pipeline).items()}
     uses |= {f"hooks.{name}": hook.use for name, hook in loaded.pipeline.hooks.items()}
     result = (_missing_object(use, loaded.places.of(f"{key}.use")) for key, use in uses.items())
@@ -313,16 +453,22 @@ def missing_objects(loaded: Loaded) -> list[Problem]:
 def _components(pipeline: Pipeline) -> dict[str, Component]:
     """Return all that is made but the hooks, parts of loaders included, by its key."""
     parts = components(pipeline)
-    loaders = {key: part.loader for key, part in parts.items() if isinstance(part, DataSource) and part.loader}
+    loaders = {}
+    for key, part in parts.items():
+        if isinstance(part, DataSource) and part.loader:
+            loaders[key] = part.loader
     named = ((f"{key}.loader.{name}", part) for key, loader in loaders.items() for name, part in loader.named().items())
     return parts | dict(named)
 
 
 def missing(use: str, base: Path, where: Where | None, registry: Registry | None) -> Problem | None:
     """Return what keeps `use` from naming anything; None if nothing can be seen to. Nothing of it is imported."""
+    if use == LOOP_OBJECT:
+        return None
     if is_object(use):
         return _missing_object(use, where)
-    if problem := (registry and registry.ambiguity(use, where)) or missing_extra(registry, use, where):
+    problem = (registry and registry.ambiguity(use, where)) or missing_extra(registry, use, where)
+    if problem:
         return problem
     try:
         module, name = locate(use, base, where, registry.short_names(use) if registry else {})
@@ -331,11 +477,14 @@ def missing(use: str, base: Path, where: Where | None, registry: Registry | None
         return error.problems[0]
     except ModuleNotFoundError as error:
         return Problem(f'there is no module "{error.name}"', where)
-    names = _names(file) if file else None
+    names = None
+    if file:
+        names = _names(file)
     first = name.partition(".")[0]
     if names is None or first in names:
         return None
-    return Problem(f'"{use}": there is no "{first}" in {module}', where, nearest(first, names))
+    message = f'"{use}": there is no "{first}" in {module}'
+    return Problem(message, where, nearest(first, names))
 
 
 def _missing_object(use: str, where: Where | None) -> Problem | None:
@@ -352,4 +501,6 @@ def _names(file: Path) -> set[str] | None:
         names = {name for name, _ in bindings_in(parse_file(file))}
     except (OSError, SyntaxError, RecursionError):
         return None  # what is wrong with it, importing it tells better
-    return None if names & {"*", "__getattr__"} else names
+    if names & {"*", "__getattr__"}:
+        return None
+    return names

@@ -23,22 +23,35 @@ def type_words(schema: Mapping[str, Any], definitions: Mapping[str, Mapping[str,
         case {"$ref": str(reference)}:
             return type_words(definitions[reference.rpartition("/")[2]], definitions)
         case {"anyOf": list(options)} | {"oneOf": list(options)}:
-            return " or ".join(dict.fromkeys(filter(None, (type_words(option, definitions) for option in options))))
+            choices = [type_words(option, definitions) for option in options]
+            return " or ".join(dict.fromkeys(filter(None, choices)))
         case {"enum": list(values)}:
             return " or ".join(map(as_toml, values))
         case {"const": value}:
             return as_toml(value)
         case {"type": list(several)}:
-            return " or ".join(type_words({**schema, "type": item}, definitions) for item in several)
+            alternatives = [type_words({**schema, "type": item}, definitions) for item in several]
+            return " or ".join(alternatives)
         case {"type": "array", "items": {} as items} if words := type_words(items, definitions):
             return f"list of {words}"
         case {"type": "object", "patternProperties": _} | {"type": "object", "additionalProperties": {"$ref": _}}:
             return "tables by name"
         case {"type": str(kind)}:
-            signs = _SIGNS if kind in ("integer", "number") else {}
-            bounds = ", ".join(f"{sign} {schema[name]:g}" for name, sign in signs.items() if name in schema)
-            return f"{_TYPES.get(kind, '')} {bounds}".strip()
+            words = _TYPES.get(kind, "")
+            bounds = _bounds_in_words(kind, schema)
+            return f"{words} {bounds}".strip()
     return ""
+
+
+def _bounds_in_words(kind: str, schema: Mapping[str, Any]) -> str:
+    """Return the bounds of a number, as "≥ 1, ≤ 5"; "" for any other kind."""
+    if kind not in ("integer", "number"):
+        return ""
+    bounds = []
+    for name, sign in _SIGNS.items():
+        if name in schema:
+            bounds.append(f"{sign} {schema[name]:g}")
+    return ", ".join(bounds)
 
 
 _BOOL = "true or false"
@@ -85,8 +98,8 @@ def explain(
             case _:
                 message, hint = wrong_value(details, dotted(key), written.get(key, ""))
         value = details["input"]
-        named = details["type"] == "model_type" and isinstance(value, str) and key not in written
-        if named and "use" in _keys_at(key):
+        is_text_for_table = details["type"] == "model_type" and isinstance(value, str)
+        if is_text_for_table and key not in written and "use" in _keys_at(key):
             hint = hint or f'write {{ use = "{value}" }}'
         result.append((key, Problem(message, places.of(key), hint)))
     return result
@@ -96,8 +109,13 @@ def refusals(error: ValidationError) -> Iterator[tuple[Key, ErrorDetails]]:
     """Yield an error for each key that is at fault; those of a union's members are one, with the choices of all."""
     for key, errors in groupby(error.errors(include_url=False), key_of):
         members = [*errors]
-        details = next((each for each in members if each["type"] == "literal_error"), members[0])
-        if details["type"] == "literal_error" and any(_KINDS.get(each["type"]) == _BOOL for each in members):
+        of_choices = [each for each in members if each["type"] == "literal_error"]
+        if not of_choices:
+            yield key, members[0]
+            continue
+        details = of_choices[0]
+        kinds = [_KINDS.get(each["type"]) for each in members]
+        if _BOOL in kinds:
             details["ctx"]["expected"] += ", true, false"
         yield key, details
 
@@ -105,15 +123,23 @@ def refusals(error: ValidationError) -> Iterator[tuple[Key, ErrorDetails]]:
 def key_of(details: ErrorDetails) -> Key:
     """Return the key that an error is about, without the member of a union that refuses its value."""
     key = tuple(str(part) for part in details["loc"] if part not in _TAGS)
-    last = key[-1] if key else ""
+    last = ""
+    if key:
+        last = key[-1]
     is_member = last.startswith("literal[") or (last in _MEMBERS and details["type"].startswith(f"{last}_"))
-    return key[:-1] if is_member else key
+    if is_member:
+        return key[:-1]
+    return key
 
 
 def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[str, str]:
     """Return what is wrong with the value of `name`, and a hint; `written` replaces a value of the environment."""
-    value, context = details["input"], details.get("ctx", {})
-    shown = f"the value of {written}" if written else _shown(value)
+    value = details["input"]
+    context = details.get("ctx", {})
+    if written:
+        shown = f"the value of {written}"
+    else:
+        shown = _shown(value)
     match details["type"]:
         case kind if kind in _KINDS:
             message = f"{name} must be {_KINDS[kind]}, not {shown}"
@@ -128,9 +154,9 @@ def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[st
             return f"{name} cannot be {shown}", ""
         case "literal_error":
             choices = context["expected"].replace("'", '"').replace(" or ", ", ")
-            mended = _mend("bool_type", value) if "true" in choices else ""
-            hint = mended or nearest(str(value), [choice.strip('"') for choice in choices.split(", ")])
-            return f"{name} must be one of {choices}, not {shown}", hint
+            return f"{name} must be one of {choices}, not {shown}", _nearest_choice(value, choices)
+        case "union_tag_invalid":
+            return f"{name} cannot be {shown}", ""
         case "too_short":
             return f"{name} must not be empty", ""
         case "value_error":
@@ -140,11 +166,23 @@ def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[st
             return f"{name} cannot be {shown} ({kind.replace('_', ' ')})", ""
 
 
+def _nearest_choice(value: Any, choices: str) -> str:
+    """Return a hint for a value that is none of the choices, which are quoted, with commas between."""
+    if "true" in choices:
+        mended = _mend("bool_type", value)
+        if mended:
+            return mended
+    return nearest(str(value), [choice.strip('"') for choice in choices.split(", ")])
+
+
 def _unknown(key: Key, value: Any) -> tuple[str, str]:
     *table, name = key
     known = _keys_at(tuple(table))
     if not table:
-        kind = f"section [{dotted(key)}]" if isinstance(value, dict | list) else f'key "{name}"'
+        if isinstance(value, dict | list):
+            kind = f"section [{dotted(key)}]"
+        else:
+            kind = f'key "{name}"'
         of_run = name in _keys_at(("run",))
         return f"there is no {kind}", f'did you mean "run.{name}"?' if of_run else nearest_or_all(name, known)
     hint = nearest_or_all(name, known)
@@ -168,14 +206,20 @@ def _missing(key: Key, tree: Mapping[str, Any]) -> tuple[str, str]:
 
 def _table(path: list[str]) -> str:
     in_list = any(part.isdecimal() for part in path)
-    return dotted(tuple(path)) if in_list else f"[{dotted(tuple(path))}]"
+    if in_list:
+        return dotted(tuple(path))
+    return f"[{dotted(tuple(path))}]"
 
 
 def _keys_at(path: Key) -> list[str]:
     model: type[BaseModel] = Pipeline
     for part in path:
         fields = {field.alias or name: field for name, field in model.model_fields.items()}
-        model = (part in fields and _model_in(fields[part].annotation)) or model
+        if part not in fields:
+            continue
+        inner = _model_in(fields[part].annotation)
+        if inner is not None:
+            model = inner
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
@@ -183,7 +227,11 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     """Return the model inside an annotation such as `list[Model] | None` or `dict[str, Model]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((model for inner in get_args(annotation) if (model := _model_in(inner))), None)
+    for inner in get_args(annotation):
+        model = _model_in(inner)
+        if model is not None:
+            return model
+    return None
 
 
 def _shown(value: Any) -> str:
@@ -191,7 +239,9 @@ def _shown(value: Any) -> str:
         case bool():
             return str(value).lower()
         case str():
-            return f'the string "{value}"' if len(value) <= 40 else "a long string"
+            if len(value) <= 40:
+                return f'the string "{value}"'
+            return "a long string"
         case int() | float():
             return str(value)
         case date() | time():
@@ -204,10 +254,13 @@ def _shown(value: Any) -> str:
 
 def _mend(kind: str, value: Any) -> str:
     """Return how to write a value that is right but for its shape."""
-    if isinstance(value, str) and (
-        value in ("true", "false") if _KINDS[kind] == _BOOL else _KINDS[kind] == "an integer" and value.isdecimal()
-    ):
+    if not isinstance(value, str):
+        return ""
+    wanted = _KINDS[kind]
+    is_quoted_bool = wanted == _BOOL and value in ("true", "false")
+    is_quoted_integer = wanted == "an integer" and value.isdecimal()
+    if is_quoted_bool or is_quoted_integer:
         return f"without the quotes: {value}"
-    if kind == "list_type" and isinstance(value, str):
+    if kind == "list_type":
         return f'write ["{value}"]'
     return ""

@@ -36,7 +36,9 @@ def installed(group: str) -> dict[str, tuple[Offered, ...]]:
 
     result: dict[str, tuple[Offered, ...]] = {}
     for point in sorted(entry_points(group=group), key=lambda point: (point.name, point.value)):
-        package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
+        package = "a package"
+        if point.dist:
+            package = f"{point.dist.name} {point.dist.version}"
         offered = Offered(point.name, point.value, package)
         result[point.name] = (*result.get(point.name, ()), offered)
     return result
@@ -55,7 +57,10 @@ class Registry:
 
     def offered(self) -> list[Offered]:
         """Return all that installed packages offer."""
-        return [item for several in installed(self.group).values() for item in several]
+        offers: list[Offered] = []
+        for of_name in installed(self.group).values():
+            offers += of_name
+        return offers
 
     def names(self) -> list[str]:
         """Return every short name, the built-in ones first."""
@@ -66,15 +71,27 @@ class Registry:
         if ":" in use or use in self.built_in:
             return self.built_in
         offers = installed(self.group)
-        return {**{name: item[0].use for name, item in offers.items() if len(item) == 1}, **self.built_in}
+        places = {}
+        for name, packages in offers.items():
+            if len(packages) == 1:
+                places[name] = packages[0].use
+        places.update(self.built_in)
+        return places
+
+    def place(self, use: str) -> str:
+        """Return the place that `use` means, "package.module:Name", whichever way it is written."""
+        return self.short_names(use).get(use, use)
 
     def ambiguity(self, use: str, where: Where | None) -> Problem | None:
         """Return what is wrong with a short name that several packages offer; None for any other."""
-        offers = () if ":" in use or use in self.built_in else installed(self.group).get(use, ())
+        if ":" in use or use in self.built_in:
+            return None
+        offers = installed(self.group).get(use, ())
         if len(offers) < 2:
             return None
         message = f'"{use}" is ambiguous: {len(offers)} {self.kind}s of installed packages match'
-        return Problem(message, where, "write " + " or ".join(f'"{offer.use}" ({offer.package})' for offer in offers))
+        choices = [f'"{offer.use}" ({offer.package})' for offer in offers]
+        return Problem(message, where, f"write {' or '.join(choices)}")
 
     def clash(self, offered: Offered) -> str:
         """Say that an offered name means something else, or several things; an empty string when it does not."""
@@ -88,11 +105,59 @@ class Registry:
         """Return what `use` names, as `refer` does. Raises UserError when there is no such thing, or several."""
         from hookflow.pipeline.use import refer  # and with it pydantic, which `--help` does without
 
-        if problem := self.ambiguity(use, where):
+        problem = self.ambiguity(use, where)
+        if problem:
             raise UserError(problem)
         return refer(use, base, where, self.short_names(use))
 
 
+HOOKS = Registry(
+    "hook",
+    "hookflow.hooks",
+    {
+        "accumulation_schedule": "hookflow.hooks.builtin.schedules:AccumulationSchedule",
+        "accuracy": "hookflow.hooks.builtin.metrics:Accuracy",
+        "activation_checkpoint": "hookflow.hooks.builtin.memory:ActivationCheckpoint",
+        "activation_stats": "hookflow.hooks.builtin.statistics:ActivationStats",
+        "batch_size_finder": "hookflow.hooks.builtin.schedules:BatchSizeFinder",
+        "checkpoint": "hookflow.hooks.builtin.checkpoint:Checkpoint",
+        "comm_hook": "hookflow.hooks.builtin.gradients:CommHook",
+        "confusion_matrix": "hookflow.hooks.builtin.metrics:ConfusionMatrix",
+        "cutmix": "hookflow.hooks.builtin.mixing:CutMix",
+        "early_stop": "hookflow.hooks.builtin.stops:EarlyStop",
+        "ema": "hookflow.hooks.builtin.averaging:EMA",
+        "empty_cache": "hookflow.hooks.builtin.memory:EmptyCache",
+        "env_info": "hookflow.hooks.builtin.log:EnvInfo",
+        "export": "hookflow.hooks.builtin.checkpoint:Export",
+        "freeze": "hookflow.hooks.builtin.freeze:Freeze",
+        "grad_clip": "hookflow.hooks.builtin.gradients:GradClip",
+        "grad_norm": "hookflow.hooks.builtin.gradients:GradNorm",
+        "images": "hookflow.hooks.builtin.statistics:Images",
+        "log": "hookflow.hooks.builtin.log:Log",
+        "lr_finder": "hookflow.hooks.builtin.schedules:LRFinder",
+        "lr_monitor": "hookflow.hooks.builtin.log:LRMonitor",
+        "lr_schedule": "hookflow.hooks.builtin.schedules:LRSchedule",
+        "memory": "hookflow.hooks.builtin.memory:Memory",
+        "metrics": "hookflow.hooks.builtin.metrics:Metrics",
+        "mixup": "hookflow.hooks.builtin.mixing:Mixup",
+        "param_schedule": "hookflow.hooks.builtin.schedules:ParamSchedule",
+        "param_stats": "hookflow.hooks.builtin.statistics:ParamStats",
+        "precise_bn": "hookflow.hooks.builtin.averaging:PreciseBN",
+        "predict": "hookflow.hooks.builtin.predict:Predict",
+        "profiler": "hookflow.hooks.builtin.log:Profiler",
+        "prune": "hookflow.hooks.builtin.freeze:Prune",
+        "resize": "hookflow.hooks.builtin.mixing:Resize",
+        "sam": "hookflow.hooks.builtin.gradients:SAM",
+        "scheduler": "hookflow.hooks.builtin.scheduler:Scheduler",
+        "spike_guard": "hookflow.hooks.builtin.stops:SpikeGuard",
+        "swa": "hookflow.hooks.builtin.averaging:SWA",
+        "sync_buffers": "hookflow.hooks.builtin.averaging:SyncBuffers",
+        "throughput": "hookflow.hooks.builtin.log:Throughput",
+        "time_limit": "hookflow.hooks.builtin.stops:TimeLimit",
+        "tta": "hookflow.hooks.builtin.predict:TTA",
+        "whiten": "hookflow.zoo.hooks:Whiten",
+    },
+)
 MODELS = Registry("model", "hookflow.models")
 TASKS = Registry("task", "hookflow.tasks")
 DATA = Registry(
@@ -114,7 +179,9 @@ COMPONENTS = (MODELS, DATA, TASKS, WRITERS)
 def registry_of(key: str) -> Registry | None:
     """Return the registry of a component by its key ("model.generator", "data.train"); optimizers have none."""
     part, _, rest = key.partition(".")
-    return None if ".loader" in rest else {"model": MODELS, "data": DATA, "task": TASKS, "writers": WRITERS}.get(part)
+    if ".loader" in rest:
+        return None
+    return {"model": MODELS, "data": DATA, "task": TASKS, "writers": WRITERS}.get(part)
 
 
 def missing_extra(registry: Registry | None, use: str, where: Where | None) -> Problem | None:

@@ -23,17 +23,18 @@ from hookflow.pipeline.components import (
     shape,
 )
 from hookflow.pipeline.values import (
-    AmountField,
     ArgList,
     Args,
     BudgetField,
-    Condition,
+    ConditionField,
     Device,
     FolderName,
+    GroupName,
     HookName,
     Interval,
     Limit,
     SecondsField,
+    TriggerAmount,
     ValEvery,
     validation_interval,
 )
@@ -46,6 +47,8 @@ class RunSection(Section):
     """The name of the run; runs are kept under `dir`, in a folder of this name."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Where every random generator starts."""
+    fold: int | None = Field(default=None, ge=0, examples=[0])
+    """The fold of a cross-validation, counted from 0, for which `${fold}` stands; `[sweep] folds` sets it."""
     max_epochs: int | None = Field(default=None, ge=1)
     """The length of the training in passes over the training data; with `max_iters`, what is reached first ends it."""
     max_iters: int | None = Field(default=None, ge=1)
@@ -56,32 +59,34 @@ class RunSection(Section):
     """Epochs before which no hook ends the run: its `run.stop` waits. Signals, commands and time limits do not."""
     val_every: ValEvery = "1ep"
     """How often to validate: "500it", "2ep", "0.5ep", "10m"; a bare number is epochs, or iterations without
-    `max_epochs`."""
+    `max_epochs`. With 0 the training has no validation."""
     val_at_start: bool = False
     """Whether to validate before the first iteration, too."""
     accumulate: int = Field(default=1, ge=1)
     """How many batches an iteration adds up the gradients of, before the optimizer steps."""
     test: bool = False
-    """Whether to run the test after training; it needs `[data.test]`."""
+    """Whether to test once the training has finished, also where a hook has ended it early; it needs `[data.test]`."""
     limit_train: Limit | None = Field(default=None, examples=[100])
     """How many batches of the training data make an epoch: a number (10), or a share ("10%"); all if left out."""
     limit_val: Limit | None = Field(default=None, examples=["10%"])
     """How many batches of the validation data a validation takes, as in `limit_train`."""
     limit_test: Limit | None = Field(default=None, examples=[100])
     """How many batches of the test data the test takes, as in `limit_train`."""
-    overfit: int | None = Field(default=None, ge=1)
-    """Train on the first so many batches alone, in each epoch the same ones, and validate on them: a sanity check."""
+    overfit: Limit | None = Field(default=None, examples=[4])
+    """Train on the first so many batches alone, or a share of them ("1%"), in each epoch the same ones, and validate on
+    them: a sanity check."""
     sanity: bool = True
     """Whether two batches are validated before the training, so that a mistake there does not cost an epoch."""
     device: Device = "auto"
     """Where to compute: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "bf16-true", "fp64"] = "fp32"
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "bf16-true", "fp16-true", "fp64"] = "fp32"
     """The precision of computation; "auto" is bf16 where the hardware computes in it, else fp32. fp16 scales the loss.
-    With "bf16-true" and "fp64" the weights have that precision, too."""
+    With "bf16-true", "fp16-true" and "fp64" the weights have that precision, too."""
     compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = False
     """Whether `torch.compile` compiles the networks, or in which of its modes."""
-    deterministic: bool = False
-    """Whether only algorithms may be used that give the same bits each time; one that cannot ends the run."""
+    deterministic: bool | Literal["warn"] = False
+    """Whether only algorithms may be used that give the same bits each time; one that cannot ends the run. With "warn"
+    it warns, and the run goes on."""
     cudnn_benchmark: bool = False
     """Whether cuDNN tries its algorithms out on each new shape and keeps the fastest."""
     on_nan: Literal["raise", "skip", "ignore"] = "raise"
@@ -119,7 +124,9 @@ class RunSection(Section):
     @property
     def unit(self) -> str:
         """The unit of the loop: "ep" or "it"."""
-        return "it" if self.max_epochs is None else "ep"
+        if self.max_epochs is None:
+            return "it"
+        return "ep"
 
     _nothing_chosen_by_its_speed = refuses(
         "deterministic",
@@ -241,6 +248,9 @@ class SweepRange(Section):
         return self
 
 
+FOLD_KEY = "run.fold"
+"""The key that has the number of a fold."""
+
 Choices = Annotated[ArgList, Field(min_length=1)]
 
 Searched = dict[
@@ -254,7 +264,7 @@ Searched = dict[
 
 
 class SweepSection(Section):
-    """The trials of `hookflow sweep`; `hookflow run` ignores it. One of `grid`, `random` and `optuna`."""
+    """The trials of `hookflow sweep`; `hookflow run` ignores it. It has `grid`, `random`, `optuna`, or `folds`."""
 
     metric: str
     """The metric of the validation by which trials are compared, e.g. "accuracy": the best value of each run."""
@@ -269,7 +279,9 @@ class SweepSection(Section):
     pruner: Literal["median", "halving", "hyperband"] | None = None
     """With `optuna`: which of its pruners ends trials early; none if left out."""
     trials: int | None = Field(default=None, ge=1, examples=[20])
-    """How many trials there are; a grid has as many as combinations."""
+    """How many trials there are; a grid has as many as combinations. With `folds` each is one for each fold."""
+    folds: int | None = Field(default=None, ge=2, examples=[5])
+    """The folds of a cross-validation: each setting is trained once for each of them, with its number as `${fold}`."""
     jobs: int = Field(default=1, ge=1)
     """How many trials train side by side on this machine; GPUs are shared out among them."""
     seed: int = Field(default=0, ge=0)
@@ -277,29 +289,44 @@ class SweepSection(Section):
 
     @property
     def searched(self) -> Searched:
-        """The values of each key."""
-        return self.random or self.optuna or dict(self.grid)
+        """The values of each key; the last one is that of the fold, if there are `folds`."""
+        searched: Searched = dict(self.random or self.optuna or self.grid)
+        if self.folds is not None:
+            searched[FOLD_KEY] = list(range(self.folds))
+        return searched
 
     @property
     def count(self) -> int:
         """How many trials there are."""
-        return self.trials or prod(map(len, self.grid.values()))
+        num_settings = self.trials or prod(map(len, self.grid.values()))
+        return num_settings * (self.folds or 1)
 
     @property
     def kind(self) -> str:
-        """Which of the three tables has the values."""
-        return next(name for name in ("grid", "random", "optuna") if getattr(self, name))
+        """Which of the three tables has the values; a grid without keys where there are `folds` alone."""
+        return next((name for name in ("grid", "random", "optuna") if getattr(self, name)), "grid")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         kinds = [name for name in ("grid", "random", "optuna") if getattr(self, name)]
-        if len(kinds) != 1:
+        if len(kinds) > 1 or (not kinds and self.folds is None):
             raise ValueError("a sweep has one of the tables grid, random and optuna, and its keys are in quotes")
-        if (self.trials is None) is (kinds != ["grid"]):
+        draws_values = kinds in (["random"], ["optuna"])
+        if (self.trials is None) is draws_values:
             other = "say how many trials it has: trials = 20"
             raise ValueError("a grid has a trial for each combination; leave trials out" if self.trials else other)
         if self.pruner and kinds != ["optuna"]:
             raise ValueError("pruner is for the table optuna")
+        return self
+
+    @model_validator(mode="after")
+    def _folds_of_their_own(self) -> Self:
+        if self.folds is None:
+            return self
+        if self.optuna:
+            raise ValueError("folds go with grid and random: optuna would take each fold for a trial of its own")
+        if FOLD_KEY in self.grid or FOLD_KEY in self.random:
+            raise ValueError(f'folds = {self.folds} gives "{FOLD_KEY}" its values; leave one of the two out')
         return self
 
 
@@ -327,14 +354,16 @@ class NotifySection(Section):
 class Firing(Section):
     """When a hook fires, and in which parts of the network: the keys that a hook and each of its points share."""
 
-    every: AmountField | None = None
+    every: TriggerAmount | None = None
     """How often to fire. A bare number counts the point's own unit, and of a hook at several points iterations."""
-    from_: AmountField | None = Field(default=None, alias="from")
+    from_: TriggerAmount | None = Field(default=None, alias="from")
     """When to begin to fire."""
-    until: AmountField | None = None
+    until: TriggerAmount | None = None
     """When to cease to fire."""
-    when: Condition | None = None
+    when: ConditionField | None = None
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
+    once: bool | None = Field(default=None, examples=[True])
+    """Whether to fire once in the whole run: the first time that all the others hold, also where it is resumed."""
     modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]])
     """At module points: globs over the names of modules, or over names of classes: "type:Conv2d"."""
     parameters: list[str] | None = Field(default=None, min_length=1, examples=[["*.weight"]])
@@ -356,9 +385,9 @@ class BindingSpec(Firing, _At):
     """A hook at one point: when it fires there, and who stands before and after it."""
 
     after: list[str] = Field(default=[], examples=[["ema"]])
-    """Hooks that fire earlier at this point; "name?" if it may be missing."""
+    """Hooks or groups ("group:NAME") that fire earlier at this point; "name?" if it may be missing."""
     before: list[str] = Field(default=[], examples=[["checkpoint?"]])
-    """Hooks that fire later at this point; "name?" if it may be missing."""
+    """Hooks or groups ("group:NAME") that fire later at this point; "name?" if it may be missing."""
     offload: bool | Literal["auto", "process"] | None = None
     """Whether it fires in the thread or process of its hook here; as the hook's `offload` says if left out."""
 
@@ -397,9 +426,9 @@ class _Node(Section):
     phase: Literal["first", "early", "normal", "late", "last"] | None = None
     """A place in the order that needs no neighbour's name; what the class says if left out."""
     after: list[str] = Field(default=[], examples=[["ema"]])
-    """Hooks that fire earlier wherever both are bound; "name?" if it may be missing."""
+    """Hooks or groups ("group:NAME") that fire earlier wherever both are bound; "name?" if it may be missing."""
     before: list[str] = Field(default=[], examples=[["checkpoint?"]])
-    """Hooks that fire later wherever both are bound; "name?" if it may be missing."""
+    """Hooks or groups ("group:NAME") that fire later wherever both are bound; "name?" if it may be missing."""
     requires: list[str] = Field(default=[])
     """Hooks that must be in the pipeline too."""
     reads: Slots | None = Field(default=None, examples=[["model"]])
@@ -409,7 +438,7 @@ class _Node(Section):
     ranks: Literal["zero", "all"] | None = None
     """On which of several processes to fire: on rank "zero" alone, or on "all"; what the class says if left out."""
     ambiguous_with: list[str] = Field(default=[])
-    """Hooks that touch a slot with this one in whatever order: `check` does not report the pair."""
+    """Hooks or groups that touch a slot with this one in whatever order: `check` does not report the pair."""
     points: list[PointItem] | None = Field(default=None, min_length=1)
     """Where to fire, as names of points or tables with `at`; wherever the class has a method if left out."""
 
@@ -423,6 +452,9 @@ class HookNode(Firing, _Node):
     """Whether it is a default hook, as recorded pipelines say: it gives way to another hook of its class."""
     on_error: Literal["raise", "disable", "ignore"] = "raise"
     """The reaction to an error inside the hook: end the run, switch the hook off, or nothing but be recorded."""
+    retry: int = Field(default=0, ge=0, examples=[2])
+    """How often a firing that raises is called again, at once, before `on_error` counts: for a service that is at times
+    out of reach. Not for a hook that changes the run's own state."""
     budget: BudgetField | None = Field(default=None, examples=["1%", "0.2ms"])
     """How much of the iterations' time it may take before a warning: a share, or a time per iteration."""
     over_budget: Literal["warn", "throttle"] = "warn"
@@ -444,11 +476,27 @@ class HookNode(Firing, _Node):
     )
 
 
+class GroupSection(Section):
+    """A group of hooks. In `after`, `before` and `ambiguous_with`, `group:NAME` means each of them."""
+
+    hooks: list[str] = Field(min_length=1, examples=[["acc", "f1*"]])
+    """Names of hooks, or globs over them; "name?" if it may be missing."""
+
+
+def _is_beyond_folds(sweep: SweepSection | None, run: RunSection | None) -> bool:
+    """Say whether `run.fold` is none of the folds of `[sweep]`."""
+    if sweep is None or sweep.folds is None or run is None or run.fold is None:
+        return False
+    return run.fold >= sweep.folds
+
+
 class Pipeline(Section):
     """A whole pipeline file."""
 
     extends: str | None = Field(default=None, examples=["base.toml"])
     """Another pipeline file that this one is built on, relative to this one; keys given here override it."""
+    unset: list[str] = Field(default=[], examples=[["data.train.loader.batch_size"]])
+    """Keys of the file that this one `extends` which are taken away before the keys given here are laid over it."""
     run: RunSection
     """How long, where and how."""
     model: OneOrSeveral[ModelSection]
@@ -469,6 +517,8 @@ class Pipeline(Section):
     """Where notifications of the run are sent, and about what; nowhere if left out."""
     sweep: SweepSection | None = None
     """The trials of `hookflow sweep`; `hookflow run` ignores it."""
+    groups: dict[GroupName, GroupSection] = Field(default={})
+    """Groups of hooks by name, which `group:NAME` means where hooks are named."""
     hooks: dict[HookName, HookNode] = Field(default={})
     """The hooks by name; their order here decides where nothing else does."""
 
@@ -477,6 +527,11 @@ class Pipeline(Section):
         where=lambda data, before: "run" in before and before["run"].test and data.test is None,
         message="run.test is on, but there is no [data.test]",
     )
+    _fold_is_one_of_them = refuses(
+        "sweep",
+        where=lambda sweep, before: _is_beyond_folds(sweep, before.get("run")),
+        message="run.fold counts from 0, and has to be below sweep.folds",
+    )
     _gathered_weights_serve_training = refuses(
         "distributed",
         where=lambda section, before: "run" in before and before["run"].inference_mode and section.strategy == "fsdp",
@@ -484,11 +539,37 @@ class Pipeline(Section):
     )
 
     @property
+    def val_intervals(self) -> dict[str, Interval]:
+        """How often to validate on each set of validation data, by its name in `data`; 0 is never."""
+        result = {}
+        for name, source in self.data.sources(["val"]).items():
+            if source.val_every is None:
+                written = self.run.val_every
+            else:
+                written = source.val_every
+            result[name] = self.run.interval(written)
+        return result
+
+    @property
+    def validated_sets(self) -> list[str]:
+        """The sets of validation data on which the training validates."""
+        return [name for name, interval in self.val_intervals.items() if interval.value > 0]
+
+    @property
     def models(self) -> dict[str, ModelSection]:
         """Every model by its name; one that has none is called "model"."""
-        return self.model if isinstance(self.model, dict) else {"model": self.model}
+        if isinstance(self.model, dict):
+            return self.model
+        return {"model": self.model}
+
+    @property
+    def frozen_models(self) -> list[str]:
+        """The names of the models that are declared frozen."""
+        return [name for name, model in self.models.items() if model.frozen]
 
     @property
     def optimizers(self) -> dict[str, OptimizerSection]:
         """Every optimizer by its name; one that has none is called "optimizer"."""
-        return self.optimizer if isinstance(self.optimizer, dict) else {"optimizer": self.optimizer}
+        if isinstance(self.optimizer, dict):
+            return self.optimizer
+        return {"optimizer": self.optimizer}

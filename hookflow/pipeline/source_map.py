@@ -3,7 +3,7 @@
 import json
 import re
 from bisect import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
 from typing import Any, Self
@@ -28,7 +28,11 @@ def walk(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     while waiting:
         key, value = waiting.pop()
         yield key, value
-        inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+        inner: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, Mapping):
+            inner = value.items()
+        elif isinstance(value, list):
+            inner = enumerate(value)
         waiting += [((*key, str(name)), below) for name, below in inner][::-1]
 
 
@@ -125,7 +129,9 @@ def as_toml(value: Any) -> str:
     match value:
         case Mapping():
             pairs = ", ".join(f"{dotted((str(key),))} = {as_toml(item)}" for key, item in value.items())
-            return f"{{ {pairs} }}" if pairs else "{}"
+            if pairs:
+                return f"{{ {pairs} }}"
+            return "{}"
         case list() | tuple():
             return f"[{', '.join(map(as_toml, value))}]"
         case str():

@@ -43,10 +43,13 @@ def module_file(module: str) -> Path | None:
         if spec is None:
             break
         # The last part alone: a package without __init__.py would look for its parent among the imported modules.
-        spec, seen = PathFinder.find_spec(part, spec.submodule_search_locations), f"{seen}.{part}"
+        spec = PathFinder.find_spec(part, spec.submodule_search_locations)
+        seen = f"{seen}.{part}"
     if spec is None:
         raise ModuleNotFoundError(name=seen)
-    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+    if spec.origin and spec.origin.endswith(".py"):
+        return Path(spec.origin)
+    return None
 
 
 @lru_cache(maxsize=16)  # of one check: several parts of a pipeline lie in one file, and each is looked up twice
@@ -58,7 +61,8 @@ def _parsed(source: bytes) -> ast.Module:
 def parse_file(file: Path) -> ast.Module:
     """Return the syntax tree of a source file. Raises OSError or SyntaxError, whatever is in it."""
     try:
-        if (size := file.stat().st_size) > LARGEST:
+        size = file.stat().st_size
+        if size > LARGEST:
             raise SyntaxError(f"the file has {size:,} bytes, and no more than {LARGEST:,} are parsed")
         return _parsed(file.read_bytes())
     except ValueError as error:
@@ -74,7 +78,8 @@ def bindings_in(body: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name, child
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                yield from (((alias.asname or alias.name).partition(".")[0], child) for alias in aliases)
+                for alias in aliases:
+                    yield ((alias.asname or alias.name).partition(".")[0], child)
             case ast.Name(id=name, ctx=ast.Store()):
                 yield name, child
             case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
@@ -100,15 +105,22 @@ def stand_in(file: Path, name: str) -> Callable[..., Any] | None:
                     return type(name, (), {"__init__": _function(arguments)})
                 case None, [ast.Name(id=base)]:
                     inherited = stand_in(file, base)
-                    return inherited if isinstance(inherited, type) else None  # typing.NamedTuple is a function
+                    if isinstance(inherited, type):  # typing.NamedTuple is a function
+                        return inherited
+                    return None
         case [ast.ImportFrom(module=module, level=level, names=aliases)]:
             original = next(alias.name for alias in aliases if name == (alias.asname or alias.name))
             if level == 0:
                 source = module_file(module or "")
             else:
                 package = file.parents[level - 1].joinpath(*(module or "").split("."))
-                source = package / "__init__.py" if package.is_dir() else package.with_suffix(".py")
-            return stand_in(source, original) if source and source != file else None
+                if package.is_dir():
+                    source = package / "__init__.py"
+                else:
+                    source = package.with_suffix(".py")
+            if source and source != file:
+                return stand_in(source, original)
+            return None
     return None
 
 
@@ -144,8 +156,14 @@ def _function(arguments: ast.arguments) -> Callable[..., None]:
 
 
 def _parameter(argument: ast.arg, kind: Any, *, has_default: bool = False) -> inspect.Parameter:
-    default = None if has_default else inspect.Parameter.empty
-    annotation = Any if argument.annotation is None else annotated_type(argument.annotation)
+    if has_default:
+        default = None
+    else:
+        default = inspect.Parameter.empty
+    if argument.annotation is None:
+        annotation = Any
+    else:
+        annotation = annotated_type(argument.annotation)
     return inspect.Parameter(argument.arg, kind, default=default, annotation=annotation)
 
 
@@ -174,11 +192,23 @@ def neighbours_of(file: Path) -> Iterator[None]:
             sys.path.append(str(folder))  # for what imports when it is called
 
 
+def neighbour_modules(folder: Path) -> Mapping[str, ModuleType]:
+    """Return the modules of a folder that have made room for namesakes of another one, by their names."""
+    return _suspended.get(folder, {})
+
+
+def objects_here() -> list[Any]:
+    """Return the objects of this program that stand in the pipeline which is in use."""
+    return [*_IN_USE.get().values()]
+
+
 def _home(module: ModuleType) -> Path:
     """Return the folder that a top-level module is found in; the current one for what comes from no file."""
     known = getattr(module, "__dict__", {})  # not the attribute, which would load a lazy module
     path = Path(known.get("__file__") or "")
-    return path.parent.parent if path.name == "__init__.py" else path.parent
+    if path.name == "__init__.py":
+        return path.parent.parent
+    return path.parent
 
 
 Maker = Callable[..., Any]
@@ -221,7 +251,8 @@ class Objects:
             )
         elif key[0] == "optimizer" and not _makes(value):
             message = f"{dotted(key)} must make an optimizer of the model's parameters, and this one is made already"
-            hint = 'give its class, and the rest in args: {"use": torch.optim.SGD, "args": {"lr": 0.1}}'
+            hint = 'give its class, and the rest in args: {"use": torch.optim.SGD, "args": {"lr": 0.1}}; '
+            hint += "or a function that returns this one: lambda params: optimizer"
             problems.append(Problem(message, hint=hint))
         else:
             return self._text(value)
@@ -232,7 +263,10 @@ class Objects:
             name = getattr(value, "__name__", type(value).__name__).strip("<>")
             texts = chain([f"<object {name}>"], (f"<object {name} {k}>" for k in count(2)))
             text = next(text for text in texts if text not in self.makers)
-            self.makers[text] = value if _makes(value) else _class_that_gives(value)
+            if _makes(value):
+                self.makers[text] = value
+            else:
+                self.makers[text] = _class_that_gives(value)
             self._texts[id(value)] = text
             self._kept.append(value)
         return self._texts[id(value)]
@@ -259,8 +293,15 @@ def is_object(use: str) -> bool:
     return use.startswith("<object ") and use.endswith(">")
 
 
+LOOP_OBJECT = "<object of the loop>"
+"""Stands for the model, the optimizer, the data and the task of a pipeline of hooks alone: its loop has them."""
+
+
 def maker_of(use: str, where: Where | None) -> Maker:
     """Return what makes the object that a string stands for. Raises UserError where there is no such object."""
+    if use == LOOP_OBJECT:
+        message = "what this stands for is in the program that has called hookflow.attach, and it is not here"
+        raise UserError(Problem(message, where, "start that program again; where it resumes, it says resume=True"))
     if use not in _IN_USE.get():
         message = f'"{use}" stands for an object of the Python program that started the run: it is not here'
         hint = 'start a run with `use` naming what makes it, and it can be resumed: use = "./file.py:Name"'
@@ -299,8 +340,12 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
     for part in name.split("."):
         if not hasattr(result, part):
             public = [known for known in dir(result) if not known.startswith("_")]
-            owner = module_name if isinstance(result, ModuleType) else getattr(result, "__qualname__", repr(result))
-            raise UserError(Problem(f'"{use}": there is no "{part}" in {owner}', where, nearest(part, public)))
+            if isinstance(result, ModuleType):
+                owner = module_name
+            else:
+                owner = getattr(result, "__qualname__", repr(result))
+            message = f'"{use}": there is no "{part}" in {owner}'
+            raise UserError(Problem(message, where, nearest(part, public)))
         result = getattr(result, part)
     return result
 
@@ -314,8 +359,12 @@ def locate(use: str, base: Path, where: Where | None, registered: Mapping[str, s
     if not module or not name:
         package, _, last = use.rpartition(".")
         every = 'write "package.module:Name" or "./file.py:Name"'
-        every += f", or one of {', '.join(sorted(registered))}" if registered else ""
-        dotted_name = f'write "{package}:{last}"' if package.strip("./:") and last != "py" else every
+        if registered:
+            every += f", or one of {', '.join(sorted(registered))}"
+        if package.strip("./:") and last != "py":
+            dotted_name = f'write "{package}:{last}"'
+        else:
+            dotted_name = every
         raise UserError(Problem(f'there is nothing called "{use}"', where, nearest(use, registered) or dotted_name))
     file = base / module
     if module.endswith(".py") and not os.path.isfile(file):  # noqa: PTH113  # for a Path, some names raise
@@ -334,7 +383,9 @@ def _from_package(module_name: str, name: str, base: Path, where: Where | None) 
             _fail_import(module_name, error, where)
         file = Path(*module_name.split(".")).with_suffix(".py")
         package, dot, missing = error.name.rpartition(".")
-        path = getattr(sys.modules.get(package), "__path__", ()) if dot else None
+        path = None
+        if dot:
+            path = getattr(sys.modules.get(package), "__path__", ())
         hint = nearest(missing, [module.name for module in pkgutil.iter_modules(path)])
         hint = hint.replace('"', f'"{package}{dot}', 1)
         if os.path.isfile(base / file):  # noqa: PTH113

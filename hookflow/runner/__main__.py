@@ -1,5 +1,5 @@
 """The entry of the training process."""
 
-from hookflow.runner.process.main import main
+from hookflow.runner.attempt.main import main
 
 main()

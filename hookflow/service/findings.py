@@ -6,7 +6,6 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -14,97 +13,130 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem
 from hookflow.events.rundir import all_runs
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Binding, Plan, Reason
 from hookflow.graph.render.text import edges_that_gave_way
 from hookflow.graph.schedule import Forecast, Length, forecast
-from hookflow.graph.why import (
-    COUNTED,
-    Ambiguity,
-    Pair,
-    Reason,
-    ambiguities,
-    in_number,
-    meeting_points,
-    neighbours,
-    pair_of,
-    ways_to_state,
-)
-from hookflow.numbers import counted, parse_size, size
+from hookflow.graph.swaps import OrderedPair, meeting_points, pair_of
+from hookflow.graph.why import MAX_AMBIGUITIES, Ambiguity, ambiguities, count_pairs, neighbours, ways_to_state
+from hookflow.hooks.own_loop import needs_of_loop
+from hookflow.hooks.registry import find_hook, find_without_import
+from hookflow.hooks.spec import HookSpec, find_specs
+from hookflow.numbers import counted, size
+from hookflow.pipeline.attached import is_attached
+from hookflow.pipeline.components import Component, DataSection
 from hookflow.pipeline.load import Loaded
-from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.schema import Pipeline, RunSection
+from hookflow.pipeline.values import Interval
 
 if TYPE_CHECKING:
-    from hookflow.trials.commute import Commuted, Step
+    from hookflow.trials.commute import CommuteResult, OrderDifference
 
 
-LEAKS = "one of them holds other values in two trials of one order, from the time or from an earlier trial"
-"""Why a pair that has been tried is not judged."""
+UNSTABLE_PAIR = "one of them holds other values in two trials of one order, from the time or from an earlier trial"
+"""The reason that a pair which was tried is not judged."""
 
-SHOWN = 6
+MAX_ENTRIES = 6
 """How many entries of one kind are shown."""
 
 
 def labelled(name: str, text: str, width: int) -> str:
     """Return a wrapped text behind its label; an option (`--set`) is not broken at its hyphen."""
-    head, indent = f"  {name:<10} ", " " * 15
-    return textwrap.fill(text, width, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
+    label = f"  {name:<10} "
+    indent = " " * 15
+    return textwrap.fill(text, width, initial_indent=label, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def commuted_lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity]) -> Iterator[tuple[str, str]]:
-    """Yield what trials have shown, under the names of the lines of `check`; `settled` are alarms that they lift."""
+def commuted_lines(plan: Plan, commuted: CommuteResult, settled: Sequence[Ambiguity]) -> Iterator[tuple[str, str]]:
+    """Yield the results of trials, each under its label in `check`; `settled` are alarms that they lift."""
     for step in commuted.steps:
-        yield "differs", f"{_named(step.pairs)}: {step.difference}"
-        yield "", f"({'; '.join(_ways(plan, step))})"
-    same, differing = len(commuted.same), len({pair for step in commuted.steps for pair in step.pairs})
-    if tried := same + differing + len(commuted.leaking):
-        took = f"{counted(commuted.trials, 'trial')} of {commuted.seconds / commuted.trials:.1f} s"
-        seen = f"{differing} made a difference, {same} did not"
-        pairs = f"{counted(tried, 'pair')} without a declared order"
-        yield "commute", f"{pairs}, fired both ways: {seen} ({took})"
-    else:
-        yield "commute", "no pair of hooks that fire is without a declared order"
+        pairs = _describe_pairs(step.pairs)
+        statements = "; ".join(_order_statements(plan, step))
+        yield "differs", f"{pairs}: {step.difference}"
+        yield "", f"({statements})"
+    yield "commute", _trial_counts(commuted)
     if settled:
-        pairs = _named(pair_of(item.point, item.first, item.then) for item in settled)
+        pairs = _describe_pairs([pair_of(item.point, item.first, item.then) for item in settled])
         yield "", f"(so these need no edge, though they touch the same: {pairs})"
-    for why in dict.fromkeys(why for _, why in commuted.untried):
-        yield "", f"not tried, since {why}: {_named(pair for pair, reason in commuted.untried if reason == why)}"
+
+    pairs_by_reason: dict[str, list[OrderedPair]] = {}
+    for pair, reason in commuted.untried:
+        pairs_by_reason.setdefault(reason, []).append(pair)
+    for reason, untried in pairs_by_reason.items():
+        yield "", f"not tried, since {reason}: {_describe_pairs(untried)}"
+
     if commuted.leaking:
-        yield "", f"not judged, since {LEAKS}: {_named(commuted.leaking)}"
+        yield "", f"not judged, since {UNSTABLE_PAIR}: {_describe_pairs(commuted.leaking)}"
     if commuted.noise:
-        more = f", and {len(commuted.noise) - SHOWN} more" * (len(commuted.noise) > SHOWN)
-        yield "", f"not compared, since it differs in trials of one order: {', '.join(commuted.noise[:SHOWN])}{more}"
+        noise = ", ".join(commuted.noise[:MAX_ENTRIES])
+        hidden = len(commuted.noise) - MAX_ENTRIES
+        if hidden > 0:
+            noise += f", and {hidden} more"
+        yield "", f"not compared, since it differs in trials of one order: {noise}"
 
 
-def _ways(plan: Plan, step: Step) -> Sequence[str]:
+def _trial_counts(commuted: CommuteResult) -> str:
+    """Return how many pairs were fired both ways, how many of them made a difference, and how long that took."""
+    same = len(commuted.same)
+    differing_pairs: set[OrderedPair] = set()
+    for step in commuted.steps:
+        differing_pairs.update(step.pairs)
+    differing = len(differing_pairs)
+    tried = same + differing + len(commuted.leaking)
+    if tried == 0:
+        return "no pair of hooks that fire is without a declared order"
+    pairs = counted(tried, "pair")
+    trials = counted(commuted.trials, "trial")
+    seconds = commuted.seconds / commuted.trials
+    outcome = f"{differing} made a difference, {same} did not"
+    return f"{pairs} without a declared order, fired both ways: {outcome} ({trials} of {seconds:.1f} s)"
+
+
+def _order_statements(plan: Plan, step: OrderDifference) -> Sequence[str]:
     """Return how a file says which order is right, or that either is; at this point alone if hooks meet at several."""
     pair = step.pairs[0]
     first, then = pair.hooks
     meeting = meeting_points(plan, first, then)
     if len(meeting) == 1:
         return ways_to_state(first, then)
-    here = [
-        f'{a} first{now}: points = [{{ at = "{pair.point}", after = ["{a}"] }}, …] in [hooks.{b}]'
-        for a, b, now in ((first, then, ", as now"), (then, first, ""))
+
+    statements = [
+        f"{first} first, as now: {_order_at_point(pair.point, first, then)}",
+        f"{then} first: {_order_at_point(pair.point, then, first)}",
     ]
-    closings = {f"before_{opened}": closing for opened, closing in plan.points.pairs.items()}
-    halves = next((both for both in closings.items() if pair.point in both and meeting.issuperset(both)), None)
-    if halves and pair.first[1] == pair.then[1] == "whole":
-        method = f"around_{halves[0].removeprefix('before_')}"
-        here.append(f"each as one method {method}: what is entered first is left last")
-    return here
+    operation = _shared_operation(plan, pair.point, meeting)
+    if operation is not None and pair.first[1] == pair.then[1] == "whole":
+        statements.append(f"each as one method around_{operation}: what is entered first is left last")
+    return statements
 
 
-def _named(pairs: Iterable[Pair]) -> str:
+def _order_at_point(point: str, first: str, then: str) -> str:
+    """Return how a file says that `first` fires before `then` at one point."""
+    return f'points = [{{ at = "{point}", after = ["{first}"] }}, …] in [hooks.{then}]'
+
+
+def _shared_operation(plan: Plan, point: str, meeting: set[str]) -> str | None:
+    """Return the operation that `point` opens or closes if two hooks meet both before and after it, else None."""
+    for operation, closing in plan.points.pairs.items():
+        bounds = {f"before_{operation}", closing}
+        if point in bounds and bounds <= meeting:
+            return operation
+    return None
+
+
+def _describe_pairs(pairs: Iterable[OrderedPair]) -> str:
     """Return pairs in words, each once with all its points."""
-    return "; ".join(_at_points((" and ".join(pair.hooks), pair.point) for pair in pairs))
+    entries = [(" and ".join(pair.hooks), pair.point) for pair in pairs]
+    return "; ".join(_merge_points(entries))
 
 
-def _at_points(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield each text once, with all its points."""
-    points: dict[str, dict[str, None]] = {}
+def _merge_points(entries: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the text of each (text, point) once, with all its points in their order."""
+    points: dict[str, list[str]] = {}
     for text, point in entries:
-        points.setdefault(text, {})[point] = None
-    yield from (f"{text} at {', '.join(at)}" for text, at in points.items())
+        points_of_text = points.setdefault(text, [])
+        if point not in points_of_text:
+            points_of_text.append(point)
+    return [f"{text} at {', '.join(of_text)}" for text, of_text in points.items()]
 
 
 def offloading(loaded: Loaded, plan: Plan, *, imports: bool = True) -> tuple[dict[str, str], Plan]:
@@ -114,13 +146,26 @@ def offloading(loaded: Loaded, plan: Plan, *, imports: bool = True) -> tuple[dic
     """
     from hookflow.hooks.compile import compile_pipeline
 
-    every = loaded.pipeline.hooks.items()
-    tables = {name: table if table.offload else table.model_copy(update={"offload": "auto"}) for name, table in every}
+    tables = {}
+    for name, table in loaded.pipeline.hooks.items():
+        if table.offload:
+            tables[name] = table
+        else:
+            tables[name] = table.model_copy(update={"offload": "auto"})
     pipeline = loaded.pipeline.model_copy(update={"hooks": tables})
-    tried = compile_pipeline(replace(loaded, pipeline=pipeline), imports=imports)
-    yes, may_be = {False: "offloaded", True: "offloaded to a process"}, "may be offloaded: offload = true"
-    no = {hook.name: hook.obstacle or may_be for hook in tried.hooks}
-    return {hook.name: yes[hook.in_process] if hook.queue else no[hook.name] for hook in plan.hooks}, tried
+    offloaded_plan = compile_pipeline(replace(loaded, pipeline=pipeline), imports=imports)
+    obstacles = {hook.name: hook.obstacle for hook in offloaded_plan.hooks}
+
+    answers = {}
+    for hook in plan.hooks:
+        if hook.queue and hook.in_process:
+            answer = "offloaded to a process"
+        elif hook.queue:
+            answer = "offloaded"
+        else:
+            answer = obstacles[hook.name] or "may be offloaded: offload = true"
+        answers[hook.name] = answer
+    return answers, offloaded_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,48 +179,75 @@ class Findings:
     plan: Plan
     ambiguous: Sequence[Ambiguity]
     forecasts: Mapping[int, Forecast]
-    commuted: Commuted | None = None
+    hooks: Mapping[str, HookSpec]
+    commuted: CommuteResult | None = None
 
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan, *, imports: bool = True) -> Findings:
-        """Look for everything; `plan` is a `valid_plan`. Raises UserError where a trial of its sweep has none."""
-        if loaded.pipeline.sweep is not None:
-            from hookflow.service.sweeps import Sweep
-
-            Sweep(Path(), loaded).check(imports=imports)
+        """Look for everything; `plan` is a `valid_plan`."""
         forecasts = forecast(plan, Length.of(loaded.pipeline))
-        return cls(loaded, plan, list(islice(ambiguities(plan), COUNTED)), forecasts)
+        ambiguous = list(islice(ambiguities(plan), MAX_AMBIGUITIES))
+        if imports:
+            find = find_hook
+        else:
+            find = find_without_import
+        hooks = find_specs(loaded, [hook.name for hook in plan.hooks], loaded.source.parent, find)
+        return cls(loaded, plan, ambiguous, forecasts, hooks)
 
     @property
     def problems(self) -> list[Problem]:
         """All that is doubtful: warnings, ambiguous pairs, data flow that gave way, notes, and what is unknown."""
-        flows = (Problem(text) for text in edges_that_gave_way(self.plan))
-        return [*self.plan.warnings, *map(self._ambiguity, self.alarms), *flows, *self.plan.notes, *self.plan.unknown]
+        alarms = [self._ambiguity(alarm) for alarm in self.alarms]
+        flows = [Problem(text) for text in edges_that_gave_way(self.plan)]
+        return [*self.plan.warnings, *alarms, *flows, *self.plan.notes, *self.plan.unknown]
 
     @property
     def doubtful(self) -> bool:
         """Whether there is anything that `--strict` does not let pass."""
-        return bool(self.alarms or self.plan.warnings or (self.commuted and self.commuted.steps))
+        if self.alarms or self.plan.warnings:
+            return True
+        return self.commuted is not None and bool(self.commuted.steps)
 
     @property
     def alarms(self) -> Sequence[Ambiguity]:
         """The ambiguous pairs but for those that have been fired both ways without any difference."""
-        same = set(self.commuted.same) if self.commuted else ()
+        if self.commuted is None:
+            return self.ambiguous
+        same = set(self.commuted.same)
         return [pair for pair in self.ambiguous if pair_of(pair.point, pair.first, pair.then) not in same]
 
     def lines(self, width: int) -> Iterator[str]:
         """Yield all of it for people."""
-        limit = ", as far as can be told without importing its hooks" * bool(self.plan.unknown)
-        steps = len(self.commuted.steps) if self.commuted else 0
-        doubts = [pairs] if (pairs := in_number(self.alarms)) else []
-        doubts += [f"{counted(steps, 'pair')} whose order makes a difference"] * bool(steps)
-        doubts += [counted(len(self.plan.warnings), "warning")] * bool(self.plan.warnings)
-        yield f"{self.loaded.source} is valid{limit}" + f", with {' and '.join(doubts)}" * bool(doubts)
-        for name, text in (*_summary(self.loaded.pipeline, self.plan), *self._details()):
+        yield self._verdict()
+        for name, text in _summary(self.loaded.pipeline, self.plan):
             yield labelled(name, text, width)
-        plan = self.plan
-        for label, problems in (("warning", plan.warnings), ("note", plan.notes), ("unknown", plan.unknown)):
-            yield from (f"\n{label}: {problem}" for problem in problems)
+        for name, text in self._details():
+            yield labelled(name, text, width)
+        for warning in self.plan.warnings:
+            yield f"\nwarning: {warning}"
+        for note in self.plan.notes:
+            yield f"\nnote: {note}"
+        for unknown in self.plan.unknown:
+            yield f"\nunknown: {unknown}"
+
+    def _verdict(self) -> str:
+        """Return that the file is valid, and how much of it is doubtful."""
+        doubts = []
+        ambiguous_pairs = count_pairs(self.alarms)
+        if ambiguous_pairs:
+            doubts.append(ambiguous_pairs)
+        if self.commuted is not None and self.commuted.steps:
+            differing = counted(len(self.commuted.steps), "pair")
+            doubts.append(f"{differing} whose order makes a difference")
+        if self.plan.warnings:
+            doubts.append(counted(len(self.plan.warnings), "warning"))
+
+        verdict = f"{self.loaded.source} is valid"
+        if self.plan.unknown:
+            verdict += ", as far as can be told without importing its hooks"
+        if doubts:
+            verdict += f", with {' and '.join(doubts)}"
+        return verdict
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain lists, mappings and values, for an editor."""
@@ -186,128 +258,279 @@ class Findings:
             "warnings": [problem.to_json() for problem in self.plan.warnings],
             "notes": [problem.to_json() for problem in self.plan.notes],
             "unknown": [problem.to_json() for problem in self.plan.unknown],
-            "ambiguities": [
-                {"point": alarm.point, "first": alarm.first.hook, "then": alarm.then.hook, "slots": alarm.slots}
-                | self._ambiguity(alarm).to_json()
-                for alarm in self.alarms
-            ],
-            "given_way": [*edges_that_gave_way(self.plan)],
+            "ambiguities": [self._ambiguity_to_json(alarm) for alarm in self.alarms],
+            "given_way": list(edges_that_gave_way(self.plan)),
             "default_hooks": [hook.name for hook in self.plan.hooks if hook.default],
-            "firings": [
-                {"hook": binding.hook, "point": binding.point, "trigger": str(binding.trigger)}
-                | {"first": summary.first, "times": summary.times, "text": summary.text}
-                for binding in self.plan.bindings
-                for summary in [self.forecasts[binding.id]]
-            ],
+            "firings": [self._firing_to_json(binding) for binding in self.plan.bindings],
+        }
+
+    def _ambiguity_to_json(self, alarm: Ambiguity) -> dict[str, Any]:
+        fields = {
+            "point": alarm.point,
+            "first": alarm.first.hook,
+            "then": alarm.then.hook,
+            "slots": alarm.slots,
+        }
+        return fields | self._ambiguity(alarm).to_json()
+
+    def _firing_to_json(self, binding: Binding) -> dict[str, Any]:
+        summary = self.forecasts[binding.id]
+        return {
+            "hook": binding.hook,
+            "point": binding.point,
+            "trigger": str(binding.trigger),
+            "first": summary.first,
+            "times": summary.times,
+            "text": summary.text,
         }
 
     def _ambiguity(self, ambiguity: Ambiguity) -> Problem:
-        first, then = ambiguity.first.hook, ambiguity.then.hook
+        first = ambiguity.first.hook
+        then = ambiguity.then.hook
         slots = " and ".join(ambiguity.slots)
         message = f'at {ambiguity.point}, "{first}" and "{then}" touch {slots}, and no edge orders them'
         hint = f"state which is right. {'; '.join(ways_to_state(first, then))}"
         return Problem(message, self.loaded.places.of(f"hooks.{then}"), hint)
 
     def _trails(self) -> Iterator[str]:
-        """Yield what the trail of each `checkpoint` may take: bytes, and seconds by the newest run that has saved."""
-        section = self.loaded.pipeline.run
-        for name, hook in self.loaded.pipeline.hooks.items():
-            trail = hook.args.get("trail") if hook.use == "checkpoint" and isinstance(hook.args, Mapping) else None
-            if not trail or not hook.enabled:
+        """Yield what the trails of hooks may take: bytes, and seconds by the newest run that has saved."""
+        for name, spec in self.hooks.items():
+            saved = spec.capabilities.saved_checkpoints
+            if saved is None or not saved.trail_bytes:
                 continue
-            from hookflow.runner.checkpoint.manifest import DamagedError, list_checkpoints, read_manifest
-
-            text = f"older checkpoints of {name} take {trail} on the disk at most"
-            runs = (run for run in all_runs(Path(section.dir)) if run.path.parent.name == section.name)
-            with suppress(DamagedError, StopIteration):
-                newest = next(path for run in runs for path in list_checkpoints(run.checkpoints))
-                manifest = read_manifest(newest)
-                held = sum(file["bytes"] for file in manifest["files"].values()) or 1
-                times = [self.forecasts[each.id].times for each in self.plan.bindings if each.hook == name]
-                saves = sum(filter(None, times))
-                ms = manifest.get("ms", 0.0)  # of the training, which waits for the copy and not for the disk
-                waits = f"; {counted(saves, 'save')} take about {saves * ms / 1e3:.2g} s" * bool(saves)
-                room = parse_size(trail) // held
-                text += f": room for {room} like the last one, of {size(held)} and {ms:.1f} ms{waits}"
+            text = f"older checkpoints of {name} take {size(saved.trail_bytes)} on the disk at most"
+            manifest = self._newest_manifest()
+            if manifest is not None:
+                text += self._trail_room(name, saved.trail_bytes, manifest)
             yield text
 
+    def _newest_manifest(self) -> Mapping[str, Any] | None:
+        """Return the manifest of the newest checkpoint of the newest run of this name; None if none can be read."""
+        from hookflow.runner.checkpoint.manifest import DamagedError, list_checkpoints, read_manifest
+
+        section = self.loaded.pipeline.run
+        for run in all_runs(Path(section.dir)):
+            if run.path.parent.name != section.name:
+                continue
+            checkpoints = list_checkpoints(run.checkpoints)
+            if checkpoints:
+                try:
+                    return read_manifest(checkpoints[0])
+                except DamagedError:
+                    return None
+        return None
+
+    def _trail_room(self, hook: str, trail_bytes: int, manifest: Mapping[str, Any]) -> str:
+        """Return how many checkpoints like the last one fit in a trail, and what saving them takes."""
+        num_bytes = sum(file["bytes"] for file in manifest["files"].values()) or 1
+        ms = manifest.get("ms", 0.0)  # of the training, which waits for the copy and not for the disk
+        room = trail_bytes // num_bytes
+        text = f": room for {room} like the last one, of {size(num_bytes)} and {ms:.1f} ms"
+
+        saves = 0
+        for binding in self.plan.bindings:
+            if binding.hook == hook:
+                saves += self.forecasts[binding.id].times or 0
+        if saves:
+            seconds = saves * ms / 1e3
+            text += f"; {counted(saves, 'save')} take about {seconds:.2g} s"
+        return text
+
     def _details(self) -> Iterator[tuple[str, str]]:
-        touching = ((f"{a.first.hook} and {a.then.hook} touch {', '.join(a.slots)},", a.point) for a in self.alarms)
-        yield from _first_few("ambiguous", _at_points(touching), more=len(self.alarms) == COUNTED)
-        if self.alarms:
+        """Yield ambiguous pairs, results of trials, flows that gave way, firings and trails, each with its label."""
+        alarms = self.alarms
+        touching = [(f"{a.first.hook} and {a.then.hook} touch {', '.join(a.slots)},", a.point) for a in alarms]
+        yield from _first_few("ambiguous", _merge_points(touching), more=len(alarms) == MAX_AMBIGUITIES)
+        if alarms:
             yield "", "(state which fires first, by after or before; or that either may, by ambiguous_with)"
-        if self.commuted:
-            settled = [pair for pair in self.ambiguous if pair not in self.alarms]
+        if self.commuted is not None:
+            settled = [pair for pair in self.ambiguous if pair not in alarms]
             yield from commuted_lines(self.plan, self.commuted, settled)
         yield from _first_few("gave way", edges_that_gave_way(self.plan))
-        firings = [
-            f"{binding.hook} at {binding.point}: {self.forecasts[binding.id].text}"
-            for binding in self.plan.bindings
-            if str(binding.trigger) and binding.half != "exit"
-        ]
+        firings = []
+        for binding in self.plan.bindings:
+            if str(binding.trigger) and binding.half != "exit":
+                summary = self.forecasts[binding.id]
+                firings.append(f"{binding.hook} at {binding.point}: {summary.text}")
         yield from _first_few("fires", firings)
         yield from _first_few("trail", self._trails())
 
 
+def _summary_of_hooks_alone(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
+    purpose = "hooks for a loop of your own: hookflow.attach"
+    if pipeline.run.max_iters:
+        purpose += f", {counted(pipeline.run.max_iters, 'iteration')}"
+    yield pipeline.run.name, purpose
+    yield "hooks", _hook_counts(plan)
+    for call, hooks in needs_of_loop(plan).items():
+        yield "needs", f"{call} in the loop: {', '.join(hooks)}"
+
+
 def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
-    yield pipeline.run.name, _length(pipeline)
-    for label, parts in (("model", pipeline.models), ("task", {"": pipeline.task}), ("optimizer", pipeline.optimizers)):
-        named = (f"{name} {part.use}" if len(parts) > 1 else part.use for name, part in parts.items())
-        yield label, ", ".join(named)
-    sources = pipeline.data.sources().items()
-    data = [f"{name} {part.use}" + (f" every {part.val_every}" if part.val_every else "") for name, part in sources]
-    data += [f"no {split}" for split in ("val", "test") if not getattr(pipeline.data, split)]
-    yield "data", ", ".join(data)
-    keys = ("limit_train", "limit_val", "limit_test", "overfit")
-    limits = [f"run.{key} = {limit}" for key in keys if (limit := getattr(pipeline.run, key)) is not None]
+    """Yield the parts of a pipeline, each with its label."""
+    if is_attached(pipeline):
+        yield from _summary_of_hooks_alone(pipeline, plan)
+        return
+    run = pipeline.run
+    yield run.name, _length(pipeline)
+    yield "model", _named_components(pipeline.models)
+    yield "task", pipeline.task.use
+    yield "optimizer", _named_components(pipeline.optimizers)
+    yield "data", _data_sources(pipeline)
+    if pipeline.data.train_sets:
+        yield "mix", _mix(pipeline.data)
+
+    limits = _limits(run)
     if limits:
         yield "limited", ", ".join(limits)
-    if _absent(pipeline.run.device):
-        yield "device", f'run.device = "{pipeline.run.device}", and this machine has no such device'
-    hooks = [f"{counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}"]
-    if defaults := [hook.name for hook in plan.hooks if hook.default]:
-        hooks.append(f"by default: {', '.join(defaults)}")
-    if off := [name for name, hook in pipeline.hooks.items() if not hook.enabled]:
-        hooks.append(f"switched off: {', '.join(off)}")
-    yield "hooks", "; ".join(hooks)
+    if _is_missing(run.device):
+        yield "device", f'run.device = "{run.device}", and this machine has no such device'
+
+    yield "hooks", _hook_facts(pipeline, plan)
     if pipeline.sweep is not None:
         searched = ", ".join(pipeline.sweep.searched)
         yield "sweep", f"{counted(pipeline.sweep.count, 'trial')} of {searched}, by {pipeline.sweep.metric}"
-    reasons = Counter(link.reason for point in plan.bound_points for link in neighbours(plan, point.name))
+    reasons: Counter[Reason] = Counter()
+    for point in plan.bound_points:
+        reasons.update(link.reason for link in neighbours(plan, point.name))
     if reasons:
         yield "order", _order(reasons, plan.shuffle)
 
 
-def _absent(device: str) -> bool:
+def _limits(run: RunSection) -> list[str]:
+    """Return the keys of [run] that leave batches out, each with its value."""
+    limits = []
+    for key in ("limit_train", "limit_val", "limit_test", "overfit"):
+        limit = getattr(run, key)
+        if limit is not None:
+            limits.append(f"run.{key} = {limit}")
+    return limits
+
+
+def _hook_facts(pipeline: Pipeline, plan: Plan) -> str:
+    """Return how many hooks there are, and which of them are there by default or switched off."""
+    facts = [_hook_counts(plan)]
+    default_hooks = [hook.name for hook in plan.hooks if hook.default]
+    if default_hooks:
+        facts.append(f"by default: {', '.join(default_hooks)}")
+    disabled = [name for name, hook in pipeline.hooks.items() if not hook.enabled]
+    if disabled:
+        facts.append(f"switched off: {', '.join(disabled)}")
+    return "; ".join(facts)
+
+
+def _hook_counts(plan: Plan) -> str:
+    return f"{counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}"
+
+
+def _named_components(components: Mapping[str, Component]) -> str:
+    """Return what each component uses, behind its name if there are several."""
+    if len(components) == 1:
+        return next(iter(components.values())).use
+    return ", ".join(f"{name} {component.use}" for name, component in components.items())
+
+
+def _data_sources(pipeline: Pipeline) -> str:
+    """Return the sources of the splits, and which splits have none."""
+    parts = []
+    for name, source in pipeline.data.sources().items():
+        text = f"{name} {source.use}"
+        if source.val_every:
+            text += f" every {source.val_every}"
+        parts.append(text)
+    if not pipeline.data.val:
+        parts.append("no val")
+    if not pipeline.data.test:
+        parts.append("no test")
+    return ", ".join(parts)
+
+
+def _mix(data: DataSection) -> str:
+    """Return in words how several training sets are mixed, and what an epoch of them is."""
+    shares = ", ".join(f"{name} {share}" for name, share in data.shares.items())
+    if data.mix_order == "together":
+        order = "a batch of each set in a step"
+    elif data.mix_order == "random":
+        order = f"{shares}, at random"
+    else:
+        order = f"{shares}, in turns"
+    if isinstance(data.mix_epoch, int):
+        return f"{order}; an epoch has {counted(data.mix_epoch, 'step')}"
+    return f"{order}; an epoch ends with the {data.mix_epoch or 'longest'} set"
+
+
+def _is_missing(device: str) -> bool:
     """Return whether this machine lacks a device, as far as it is seen without PyTorch."""
-    if device.startswith("cuda"):  # of NVIDIA, of a Jetson, of AMD, of Windows' subsystem
-        return not any(entry.name.startswith(("nvidia", "nvhost", "kfd", "dxg")) for entry in Path("/dev").iterdir())
+    if device.startswith("cuda"):
+        prefixes = ("nvidia", "nvhost", "kfd", "dxg")  # of NVIDIA, of a Jetson, of AMD, of Windows' subsystem
+        return not any(entry.name.startswith(prefixes) for entry in Path("/dev").iterdir())
     return device == "mps" and sys.platform != "darwin"
 
 
 def _length(pipeline: Pipeline) -> str:
+    """Return how long the run trains, when it validates, and whether it tests."""
     run = pipeline.run
-    lengths = [counted(run.max_epochs, "epoch")] if run.max_epochs else []
-    lengths += [counted(run.max_iters, "iteration")] if run.max_iters else []
-    often, what = run.validates.value, {"ep": "epoch", "it": "iteration", "s": "second"}[run.validates.unit]
-    every = f"each {what}" if often == 1 else f"every {often if isinstance(often, int) else float(often):,} {what}s"
-    validation = f", validation {'at the start and ' * run.val_at_start}after {every}" if pipeline.data.val else ""
-    first = f"{' or '.join(lengths)}{', whichever comes first' if len(lengths) > 1 else ''}"
-    return f"{first}{validation}{', then the test' if run.test else ''}"
+    lengths = []
+    if run.max_epochs:
+        lengths.append(counted(run.max_epochs, "epoch"))
+    if run.max_iters:
+        lengths.append(counted(run.max_iters, "iteration"))
+    text = " or ".join(lengths)
+    if len(lengths) > 1:
+        text += ", whichever comes first"
+    if pipeline.data.val:
+        text += f", {_validation(pipeline)}"
+    if run.test:
+        text += ", then the test"
+    return text
+
+
+def _validation(pipeline: Pipeline) -> str:
+    """Return when a run that has validation data validates."""
+    run = pipeline.run
+    if not pipeline.validated_sets:
+        return "no validation"
+    places = []
+    if run.val_at_start:
+        places.append("at the start")
+    if run.validates.value > 0:  # else some of several sets have intervals of their own
+        places.append(f"after {_validation_interval(run.validates)}")
+    return " ".join(["validation", " and ".join(places)]).rstrip()
+
+
+def _validation_interval(interval: Interval) -> str:
+    unit = {"ep": "epoch", "it": "iteration", "s": "second"}[interval.unit]
+    value = interval.value
+    if value == 1:
+        return f"each {unit}"
+    if isinstance(value, int):
+        return f"every {value:,} {unit}s"
+    return f"every {float(value):,} {unit}s"
 
 
 def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
-    last = "the file" if shuffle is None else f"the shuffle with seed {shuffle}"
-    words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {last} alone"}
-    lines = [f"{reasons[reason]} {message}" for reason, message in words.items() if reasons[reason]]
-    harmless = ", which is no fault by itself" if reasons["file"] else ""
-    return f"{counted(reasons.total(), 'pair')} of neighbours: {', '.join(lines)}{harmless}"
+    """Return how many pairs of neighbours are ordered by each reason."""
+    if shuffle is None:
+        last_resort = "the file"
+    else:
+        last_resort = f"the shuffle with seed {shuffle}"
+    words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {last_resort} alone"}
+    counts = [f"{reasons[reason]} {text}" for reason, text in words.items() if reasons[reason]]
+    pairs = counted(reasons.total(), "pair")
+    text = f"{pairs} of neighbours: {', '.join(counts)}"
+    if reasons["file"]:
+        text += ", which is no fault by itself"
+    return text
 
 
-def _first_few(name: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the first few entries under their name, and how many there are beyond."""
-    every = list(entries)
-    for k, entry in enumerate(every[:SHOWN]):
-        yield name if k == 0 else "", entry
-    if len(every) > SHOWN:
-        yield "", f"and {len(every) - SHOWN:,}{' or' * more} more"
+def _first_few(label: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the first few entries, the first one with the label, and how many there are beyond; `more` may follow."""
+    all_entries = list(entries)
+    for entry in all_entries[:MAX_ENTRIES]:
+        yield label, entry
+        label = ""
+    num_hidden = len(all_entries) - MAX_ENTRIES
+    if num_hidden > 0 and more:
+        yield "", f"and {num_hidden:,} or more"
+    elif num_hidden > 0:
+        yield "", f"and {num_hidden:,} more"

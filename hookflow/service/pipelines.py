@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hookflow.errors import Problem, UserError, by_place, first_few, nearest
 from hookflow.graph.schedule import Forecast, Length, forecast, window_is_empty
-from hookflow.pipeline.condition import METRICS, parse_condition
-from hookflow.pipeline.source_map import as_toml
+from hookflow.pipeline.condition import METRICS
 from hookflow.text import print_error
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.graph.plan import Binding, Change, Difference, Plan
+    from hookflow.graph.plan import Binding, Plan
     from hookflow.graph.points import Points
     from hookflow.pipeline.load import Loaded, PipelineSource, Said
+    from hookflow.pipeline.schema import Pipeline
 
 
 def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Iterator[Problem]:
@@ -35,12 +34,20 @@ def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Itera
         where = loaded.places.of(f"hooks.{name}")
         for message, hint in _silent(loaded, plan, name, bindings, forecasts):
             yield Problem(message, where, hint)
-        node = loaded.pipeline.hooks[name]
-        written = {f"points.{k}.when": getattr(item, "when", None) for k, item in enumerate(node.points or ())}
-        for key, when in {"when": node.when, **written}.items():
-            if when and (doubt := parse_condition(when).doubt):
-                place = loaded.places.of(f"hooks.{name}.{key}")
-                yield Problem(f'hook "{name}": the condition "{when}" {doubt[0]}', place, doubt[1])
+        yield from _doubtful_conditions(loaded, name)
+
+
+def _doubtful_conditions(loaded: Loaded, name: str) -> Iterator[Problem]:
+    """Yield a problem for each condition of a hook that is constant or misspelt."""
+    node = loaded.pipeline.hooks[name]
+    conditions = {"when": node.when}
+    for k, item in enumerate(node.points or ()):
+        conditions[f"points.{k}.when"] = getattr(item, "when", None)
+    for key, condition in conditions.items():
+        if condition and condition.doubt:
+            doubt, hint = condition.doubt
+            where = loaded.places.of(f"hooks.{name}.{key}")
+            yield Problem(f'hook "{name}": the condition "{condition}" {doubt}', where, hint)
 
 
 def _silent(
@@ -50,29 +57,57 @@ def _silent(
 
     A point without its data is no problem where the hook fires elsewhere, unless the hook reads metrics only there.
     """
-    data = loaded.pipeline.data
-    empty = [b for b in bindings if b.half != "exit" and window_is_empty(b.trigger, plan.points[b.point])]
-    silent = [b for b in bindings if forecasts[b.id].times == 0 and not (data.test and _needs(b, "test"))]
-    missing = [split for split in ("val", "test") if any(_needs(b, split) for b in silent)]
-    absent = " and ".join(f"[data.{split}]" for split in missing if getattr(data, split) is None)
+    missing = _missing_splits(loaded.pipeline)
+    empty = []  # their window, from `from` to `until`, is empty
+    silent = []
+    for binding in bindings:
+        if binding.half != "exit" and window_is_empty(binding.trigger, plan.points[binding.point]):
+            empty.append(binding)
+        waits_for_test = bool(loaded.pipeline.data.test) and _needs(binding, "test")
+        if forecasts[binding.id].times == 0 and not waits_for_test:
+            silent.append(binding)
+
     if len(silent) == len(bindings) and not empty:
-        hint = f"there is no {absent}" if absent else "the run ends before its trigger lets it"
+        lacking = [why for split, why in missing.items() if any(_needs(binding, split) for binding in silent)]
+        hint = " and ".join(lacking) or "the run ends before its trigger lets it"
         yield f'hook "{name}" never fires', hint
         return
+
     for binding in silent:
-        has_data = not any(_needs(binding, split) and getattr(data, split) is None for split in ("val", "test"))
+        has_data = not any(_needs(binding, split) for split in missing)
         if str(binding.trigger) and has_data and binding not in empty and binding.half != "exit":
             yield f'hook "{name}" never fires at {binding.point}', f"{binding.trigger}: the run ends before that"
-    read = {slot for b in bindings if b not in silent for slot in b.reads}
-    for binding in silent if data.val is None else ():
-        metrics = [slot for slot in binding.reads if slot.startswith(METRICS) and slot not in read]
-        if metrics and _needs(binding, "val"):
-            hint = f"it reads {', '.join(metrics)} there, and there is no [data.val]"
-            yield f'hook "{name}" never fires at {binding.point}', hint
+    if "val" in missing:
+        yield from _unread_metrics(name, bindings, silent, missing["val"])
     for binding in empty:
         trigger = binding.trigger
         hint = f"from = {trigger.since} is not below until = {trigger.until}"
         yield f'hook "{name}" never fires at {binding.point}', hint
+
+
+def _unread_metrics(name: str, bindings: list[Binding], silent: list[Binding], why: str) -> Iterator[tuple[str, str]]:
+    """Yield a problem for each silent point of a validation at which alone a hook reads some metrics."""
+    slots_read: set[str] = set()
+    for binding in bindings:
+        if binding not in silent:
+            slots_read.update(binding.reads)
+    for binding in silent:
+        metrics = [slot for slot in binding.reads if slot.startswith(METRICS) and slot not in slots_read]
+        if metrics and _needs(binding, "val"):
+            hint = f"it reads {', '.join(metrics)} there, and {why}"
+            yield f'hook "{name}" never fires at {binding.point}', hint
+
+
+def _missing_splits(pipeline: Pipeline) -> dict[str, str]:
+    """Return the splits on which a run measures nothing, and why."""
+    missing = {}
+    if pipeline.data.val is None:
+        missing["val"] = "there is no [data.val]"
+    elif not pipeline.validated_sets:
+        missing["val"] = "run.val_every is 0"
+    if pipeline.data.test is None:
+        missing["test"] = "there is no [data.test]"
+    return missing
 
 
 def _needs(binding: Binding, split: str) -> bool:
@@ -96,9 +131,11 @@ def read_pipeline(
     """
     from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.load import UnsoundError, load, missing_components
+    from hookflow.service.weights import resolve_weights
 
     try:
-        return load(source, overrides, without=without, only=only, recorded=base is not None)
+        loaded = load(source, overrides, without=without, only=only, recorded=base is not None)
+        return replace(loaded, weights=resolve_weights(loaded)[0])
     except UnsoundError as error:
         problems = [*error.problems]
         if error.rest is not None:
@@ -117,13 +154,17 @@ def missing_weights(loaded: Loaded, folder: Path) -> Iterator[Problem]:
 
     for name, model in loaded.pipeline.models.items():
         section = model.begins_with
-        if section is None:
+        if section is None or section.file is None:
             continue
         path = folder / Path(section.file).expanduser()
         key = key_of("model", name)
-        if not path.exists():
-            at = f"{key}.weights" if isinstance(model.weights, str) else f"{key}.weights.file"
-            yield Problem(f'there is no file "{path}"', loaded.places.of(at), nearest_sibling(path))
+        if path.exists():
+            continue
+        if isinstance(model.weights, str):
+            written_key = f"{key}.weights"
+        else:
+            written_key = f"{key}.weights.file"
+        yield Problem(f'there is no file "{path}"', loaded.places.of(written_key), nearest_sibling(path))
 
 
 def numbers_not_finite(loaded: Loaded) -> Iterator[Problem]:
@@ -133,14 +174,15 @@ def numbers_not_finite(loaded: Loaded) -> Iterator[Problem]:
 
     for name, optimizer in loaded.pipeline.optimizers.items():
         key = key_of("optimizer", name)
-        written = {f"{key}.args": optimizer.args}
-        written |= {f"{key}.groups.{k}.args": group.args for k, group in enumerate(optimizer.groups)}
-        for at, args in written.items():
+        arguments = {f"{key}.args": optimizer.args}
+        for k, group in enumerate(optimizer.groups):
+            arguments[f"{key}.groups.{k}.args"] = group.args
+        for table, args in arguments.items():
             for path, value in walk(args):
                 if isinstance(value, float) and not isfinite(value):
                     argument = ".".join(path)
                     message = f'{key}: "{argument}" must be a finite number, not {value}'
-                    yield Problem(message, loaded.places.of(f"{at}.{argument}"))
+                    yield Problem(message, loaded.places.of(f"{table}.{argument}"))
 
 
 def valid_plan(
@@ -160,24 +202,30 @@ def valid_plan(
     from hookflow.hooks.arguments import wrong_by_source
     from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.load import missing_components, wrong_parts
+    from hookflow.service.bare_amounts import mixed_amounts
+    from hookflow.service.weights import resolve_weights
 
     folder = base or loaded.source.parent
     problems = [*missing_components(loaded, folder), *wrong_parts(loaded), *wrong_by_source(loaded, folder)]
     problems += numbers_not_finite(loaded)
     if begins:
         problems += missing_weights(loaded, folder)
+        problems += resolve_weights(loaded)[1]
     if loaded.pipeline.notify is not None:
-        from hookflow.monitor.notify import wrong_notifications
+        from hookflow.notify.section import wrong_notifications
 
         problems += wrong_notifications(loaded)
     try:
         plan = compile_pipeline(loaded, base, shuffle, imports=imports)
     except UserError as error:
-        every = [*problems, *error.problems]
-        raise UserError(sorted(every, key=by_place)) from None
+        problems += error.problems
+        raise UserError(sorted(problems, key=by_place)) from None
+    problems += mixed_amounts(loaded, plan)
     if problems:
         raise UserError(sorted(problems, key=by_place))
-    return replace(plan, warnings=(*plan.warnings, *lint(loaded, plan, forecast(plan, Length.of(loaded.pipeline)))))
+    forecasts = forecast(plan, Length.of(loaded.pipeline))
+    warnings = (*plan.warnings, *lint(loaded, plan, forecasts))
+    return replace(plan, warnings=warnings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,62 +279,6 @@ def open_target(
     return Target(str(path), loaded, plan, path.parent, imports=imports)
 
 
-WIDTH = 100
-"""Characters of a line about a difference."""
-
-
-def difference_lines(old: Target, new: Target, result: Difference) -> Iterator[str]:
-    """Yield what differs, as `hookflow compare` shows it."""
-    if not result:
-        yield f"{old.name} and {new.name} amount to the same"
-        return
-    yield f"- {old.name}"
-    yield f"+ {new.name}"
-    hooks = [
-        f"{sign} {hook.name}  {hook.use}({hook.written_args})"
-        for sign, target, names in (("-", old, result.hooks_removed), ("+", new, result.hooks_added))
-        for hook in map(target.plan.hook, names)
-    ]
-    bound = (("-", result.unbound), ("+", result.bound))
-    points = [(f"{sign} {hook}", at) for sign, by_hook in bound for hook, at in by_hook.items()]
-    changed = (("-", result.edges_removed), ("+", result.edges_added))
-    edges = [(f"{sign} {edge.first} → {edge.then}", edge.points) for sign, arrows in changed for edge in arrows]
-    for title, lines in (
-        ("keys", _keys(result.keys)),
-        ("hooks", hooks),
-        ("fire at", _at(points)),
-        ("edges", _at(edges)),
-        ("order", [line for t in result.order for line in (t.point, *_order("-", t.old), *_order("+", t.new))]),
-    ):
-        if shown := list(lines):
-            yield f"\n{title}"
-            yield from (f"  {line}" for line in shown)
-
-
-def _keys(changes: Sequence[Change]) -> Iterator[str]:
-    width = max((len(change.key) for change in changes), default=0)
-    for change in changes:
-        old, new = written(change.old), written(change.new)
-        if width + len(old) + len(new) + 8 <= WIDTH:
-            yield f"{change.key:<{width}}  {old} → {new}"
-        else:
-            yield from (change.key, f"  - {old}", f"  + {new}")
-
-
-def _at(points: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    for subject, names in points:
-        yield from textwrap.wrap(f"{subject} at {', '.join(names)}", WIDTH, subsequent_indent="    ")
-
-
-def _order(sign: str, hooks: Sequence[str]) -> list[str]:
-    return textwrap.wrap(f"  {sign} {' → '.join(hooks)}", WIDTH, subsequent_indent="      ")
-
-
-def written(value: Any) -> str:
-    """Return the value of a key as TOML; "nothing" where a pipeline lacks it."""
-    return "nothing" if value is None else as_toml(value)
-
-
 def warn_unknown(plan: Plan) -> None:
     """Print a line for each hook that is not imported."""
     for problem in plan.unknown:
@@ -298,20 +290,26 @@ def only_pipeline() -> Path:
 
     Other programs keep TOML files too: a pipeline has a table `[run]`.
     """
-    files = [path for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml"))]
-    result = [path for path in files if re.search(r"^\[run\]", path.read_text("utf-8", "replace"), re.MULTILINE)]
-    if len(result) == 1:
-        return result[0]
-    if not result:
+    files = [*sorted(Path().glob("*.toml")), *sorted(Path("pipelines").glob("*.toml"))]
+    pipelines = []
+    for file in files:
+        text = file.read_text("utf-8", "replace")
+        if re.search(r"^\[run\]", text, re.MULTILINE):
+            pipelines.append(file)
+    if len(pipelines) == 1:
+        return pipelines[0]
+    if not pipelines:
         hint = "name one: pipelines/FILE.toml"
         raise UserError(Problem("there is no pipeline file here, nor in pipelines/", hint=hint))
-    hint = f"name one: {result[0]} (or {first_few(map(str, result[1:]), 3)})"
-    raise UserError(Problem(f"there are {len(result)} pipelines here", hint=hint))
+    others = first_few([str(file) for file in pipelines[1:]], 3)
+    hint = f"name one: {pipelines[0]} (or {others})"
+    raise UserError(Problem(f"there are {len(pipelines)} pipelines here", hint=hint))
 
 
 def no_point(points: Points, name: str) -> Problem:
     """Return what is wrong with asking for a point of that name, which is none."""
-    pair = name.removeprefix("around_")
-    if name != pair and pair in points.pairs:
-        return Problem(f"{name} is two points", hint=f"name one of them: before_{pair} or {points.pairs[pair]}")
-    return Problem(f'there is no point "{name}"', hint=nearest(name, [point.name for point in points]))
+    both = points.points_of_around(name)
+    if both is not None:
+        return Problem(f"{name} is two points", hint=f"name one of them: {' or '.join(both)}")
+    names = [point.name for point in points]
+    return Problem(f'there is no point "{name}"', hint=nearest(name, names))

@@ -8,9 +8,10 @@ from typing import Any
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.deletion import BACK_LINK
 from hookflow.events.rundir import RunDir, run_argument, short
+from hookflow.events.temporary_files import temporary_folder
 from hookflow.runner.checkpoint.manifest import DamagedError, damage, directory_name, read_manifest
 
-_TEMPORARY: list[tempfile.TemporaryDirectory[str]] = []
+_TEMPORARY_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 """The folders of `identity_of_copy`, which go with this process."""
 
 
@@ -20,8 +21,9 @@ def restore_run(checkpoint: Path, root: Path) -> RunDir:
     Raises UserError where the run has a directory there, or the checkpoint is damaged or does not say which run it is
     of.
     """
-    if wrong := damage(checkpoint):
-        raise UserError(Problem(f"the checkpoint {short(checkpoint)} cannot be used: {wrong}", Where("RUN")))
+    found_damage = damage(checkpoint)
+    if found_damage:
+        raise UserError(Problem(f"the checkpoint {short(checkpoint)} cannot be used: {found_damage}", Where("RUN")))
     identity = _identity(checkpoint)
     run_dir = RunDir(root / identity["name"] / identity["id"])
     if run_dir.path.exists():
@@ -44,8 +46,8 @@ def identity_of_copy(checkpoint: Path) -> RunDir:
     Raises UserError where the copy does not say that.
     """
     identity = _identity(checkpoint)
-    folder = tempfile.TemporaryDirectory(prefix="hookflow-")
-    _TEMPORARY.append(folder)
+    folder = tempfile.TemporaryDirectory(prefix="hookflow-", dir=temporary_folder())
+    _TEMPORARY_FOLDERS.append(folder)
     run_dir = RunDir(Path(folder.name) / identity["name"] / identity["id"])
     _write_identity(run_dir, checkpoint, identity)
     return run_dir
@@ -54,8 +56,12 @@ def identity_of_copy(checkpoint: Path) -> RunDir:
 def run_above(checkpoint: Path) -> RunDir | None:
     """Return the run that a checkpoint lies in, or whose `out_dir` it lies in; None for a copy that lies apart."""
     folder = checkpoint.resolve().parent
-    above = (folder.parent, checkpoint.absolute().parent.parent, (folder / BACK_LINK).resolve())
-    return next((run for run in map(RunDir, above) if run.pipeline.is_file()), None)
+    linked_run = (folder / BACK_LINK).resolve()
+    for run_folder in (folder.parent, checkpoint.absolute().parent.parent, linked_run):
+        run_dir = RunDir(run_folder)
+        if run_dir.pipeline.is_file():
+            return run_dir
+    return None
 
 
 def _write_identity(run_dir: RunDir, checkpoint: Path, identity: dict[str, Any]) -> None:

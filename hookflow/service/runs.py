@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 """The newest run of all, where no run is called so."""
-TRAINED = re.compile(rb'"k":"(?!error|scalars)[a-z]+","t":[^,]+,"it":[1-9]')
+TRAINING_RECORD = re.compile(rb'"k":"(?!error|scalars)[a-z]+","t":[^,]+,"it":[1-9]')
 """A record of a run that has done an iteration; errors and scalars may be of the one under way."""
 
 
@@ -46,36 +46,70 @@ def find_run(
 
 def _chosen(runs: list[RunDir], wanted: str | None, having: Callable[[RunDir], bool] | None) -> RunDir | None:
     """Return the run that `wanted` means, of these, the newest first. Raises UserError when it means several."""
-    named = [run for run in runs if run.path.parent.name == (wanted or runs[0].path.parent.name)]
-    ids = [run for run in runs if run.id == wanted] or named
-    if ids:
-        return next(filter(having, ids), ids[0]) if having else ids[0]
-    close = [run for run in runs if wanted and (run.id.startswith(wanted) or run.id.endswith(wanted))]
+    name = wanted
+    if not wanted and runs:
+        name = runs[0].path.parent.name
+    matches = [run for run in runs if run.id == wanted]
+    if not matches:
+        matches = [run for run in runs if run.path.parent.name == name]
+    if matches:
+        return _first_having(matches, having)
+    if not wanted:
+        return None
+
+    close = [run for run in runs if run.id.startswith(wanted) or run.id.endswith(wanted)]
     if len(close) > 1:
         message = f'"{wanted}" may be any of {len(close)} runs'
         raise UserError(Problem(message, Where("RUN"), ", ".join(run.id for run in close[:5])))
-    return close[0] if close else _chosen(runs, None, having) if wanted == LATEST and runs else None
+    if close:
+        return close[0]
+    if wanted == LATEST and runs:
+        return _chosen(runs, None, having)
+    return None
+
+
+def _first_having(runs: list[RunDir], having: Callable[[RunDir], bool] | None) -> RunDir:
+    """Return the first run of which `having` is true; the first of all where there is none."""
+    if having is not None:
+        for run in runs:
+            if having(run):
+                return run
+    return runs[0]
 
 
 def _raise_unknown(
     wanted: str | None, root: Path, runs: list[RunDir], unreadable: list[str], or_file: bool
 ) -> NoReturn:
     """Raise UserError for an unknown run, and for a missing file of that name; and what may be meant."""
-    names = [name for run in runs for name in (run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1])]
-    message = "; ".join([f'no run "{wanted}" in {root}' if runs else f"there are no runs in {root}", *unreadable])
-    if (name := Path(wanted or "").name).startswith("sweep-") and any(root.glob(f"*/{name}/sweep.json")):
-        hint = f"it is a sweep: hookflow runs --filter '\"{name}\" in tags' lists its runs"
-    elif Path(wanted or "").is_file():
-        hint = "it is a file, and this takes a run: `hookflow runs` lists them"
+    if runs:
+        reason = f'no run "{wanted}" in {root}'
     else:
-        hint = nearest(wanted or "", names)
+        reason = f"there are no runs in {root}"
+    message = "; ".join([reason, *unreadable])
+    hint = _hint_for_unknown(wanted or "", root, runs)
     if wanted and or_file:
         from hookflow.pipeline.layers import nearest_file
 
         message = f'there is no file "{wanted}", and {message}'
         hint = hint or nearest_file(Path(wanted))
-    start = "start one with `hookflow run`, or name their folder (--dir)"
-    raise UserError(Problem(message, Where("RUN"), hint or ("`hookflow runs` lists them" if runs else start)))
+    if not hint and runs:
+        hint = "`hookflow runs` lists them"
+    elif not hint:
+        hint = "start one with `hookflow run`, or name their folder (--dir)"
+    raise UserError(Problem(message, Where("RUN"), hint))
+
+
+def _hint_for_unknown(wanted: str, root: Path, runs: list[RunDir]) -> str:
+    """Return what a name that no run has may mean; "" if nothing is near."""
+    name = Path(wanted).name
+    if name.startswith("sweep-") and any(root.glob(f"*/{name}/sweep.json")):
+        return f"it is a sweep: hookflow runs --filter '\"{name}\" in tags' lists its runs"
+    if Path(wanted).is_file():
+        return "it is a file, and this takes a run: `hookflow runs` lists them"
+    names = []
+    for run in runs:
+        names += [run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1]]
+    return nearest(wanted, names)
 
 
 def has_checkpoint(run: RunDir) -> bool:
@@ -89,7 +123,7 @@ def has_begun(run: RunDir) -> bool:
         return True
     try:
         with open_regular(run.events) as log:
-            return any(map(TRAINED.search, log))
+            return any(TRAINING_RECORD.search(line) for line in log)
     except OSError:
         return False
 
@@ -97,8 +131,13 @@ def has_begun(run: RunDir) -> bool:
 def failure_report(run_dir: RunDir) -> str:
     """Return the reason that a run has recorded for its end: what the user did wrong, as found while building it."""
     records = event_log(run_dir.events).read_all()
-    bounds = [each for each in records if (each["k"] == "end" or each["k"] == "refused") and "reason" in each]
-    return str(bounds[-1]["reason"]) if bounds else f"the run ended without a reason; see {short(run_dir.output)}"
+    reasons = []
+    for record in records:
+        if (record["k"] == "end" or record["k"] == "refused") and "reason" in record:
+            reasons.append(str(record["reason"]))
+    if reasons:
+        return reasons[-1]
+    return f"the run ended without a reason; see {short(run_dir.output)}"
 
 
 def recorded_plan(run: RunDir) -> "Plan":
@@ -138,14 +177,18 @@ def scalar_rows(records: "Iterable[Record]") -> list[ScalarRow]:
     for record in records:
         match record["k"]:
             case "run":  # what came after the checkpoint that an attempt resumes from is trained again
-                named = re.match(r"it(\d+)", record["resumed_from"] or "")
-                begin = int(named[1]) if named else 0
+                checkpoint = re.match(r"it(\d+)", record["resumed_from"] or "")
+                begin = 0
+                if checkpoint:
+                    begin = int(checkpoint[1])
                 rows = {key: row for key, row in rows.items() if row.iter <= begin}
             case "scalars":
-                for t, it, ep, values in unpack(record):
-                    rows |= {(it, name): ScalarRow(it, ep, t, name, value) for name, value in values.items()}
+                for time, iteration, epoch, values in unpack(record):
+                    for name, value in values.items():
+                        rows[iteration, name] = ScalarRow(iteration, epoch, time, name, value)
             case "metrics":
                 for name, value in record["v"].items():
-                    row = ScalarRow(record["it"], record["ep"], record["t"], f"{record['split']}/{name}", float(value))
+                    full_name = f"{record['split']}/{name}"
+                    row = ScalarRow(record["it"], record["ep"], record["t"], full_name, float(value))
                     rows[row.iter, row.name] = row
     return list(rows.values())

@@ -11,7 +11,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,42 +25,49 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.packing import series
 from hookflow.events.records import Level, Record
 from hookflow.events.rundir import RunDir
-from hookflow.graph.order import Places
-from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
+from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger, WantedPlaces
 from hookflow.graph.slots import OFFERED
-from hookflow.graph.why import (
-    Key,
-    Pair,
-    brought_together,
-    key,
-    keys,
-    neighbouring,
-    swapped,
-    swaps_between,
-    turned,
-    unordered,
+from hookflow.graph.swaps import (
+    BindingKey,
+    OrderedPair,
+    apply_swaps,
+    binding_key,
+    bring_together,
+    find_neighbours,
+    find_swaps,
+    find_turned,
+    find_unordered,
+    order_key,
 )
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.registry import BUILT_IN
+from hookflow.hooks.registry import is_built_in
+from hookflow.hooks.spec import find_specs
 from hookflow.pipeline.load import Loaded
+from hookflow.runner.attempt.main import collected_between
 from hookflow.runner.builder.build import build
 from hookflow.runner.data.batches import split_of
-from hookflow.runner.data.source import Repeated, close
-from hookflow.runner.loop.run import Run
+from hookflow.runner.data.source import RepeatedSource, close
+from hookflow.runner.device.precision import explain_oom, torch_settings
+from hookflow.runner.device.random_state import random_state
+from hookflow.runner.iteration.run import Run
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.runner.precision import explain_oom, torch_settings
-from hookflow.runner.process.main import collected_between
-from hookflow.runner.random_state import random_state
-from hookflow.runner.run_tensors import Fingerprints, Leaves, of_bytes, trained
-from hookflow.runner.run_tensors import Path as Leaf
-from hookflow.trials.temporary_run import BATCHES, EPOCHS, ITERS, fired_in, in_temporary_run, without_amounts
+from hookflow.trials.run_tensors import Leaves, TensorFingerprints, of_bytes, trained
+from hookflow.trials.run_tensors import Path as Leaf
+from hookflow.trials.temporary_run import (
+    TRIAL_BATCHES,
+    TRIAL_EPOCHS,
+    TRIAL_ITERS,
+    fired_in,
+    in_temporary_run,
+    without_amounts,
+)
 
-NAME = "the probe"
+PROBE_NAME = "the probe"
 """The name of the probe among the hooks; no table can be called so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class PointVisit:
     """The values of a run after a firing of a point: the fingerprint of each value."""
 
     point: str
@@ -68,33 +75,36 @@ class Visit:
     leaves: Leaves
 
 
-class Probe:
+class ValueProbe:
     """Keeps what it has seen in `visits`."""
 
     def __init__(self, plan: Plan) -> None:
-        self.visits: list[Visit] = []
+        self.visits: list[PointVisit] = []
         self._saved: dict[Path, Leaves] = {}
         for binding in probed(plan):
-            setattr(self, binding.method, partial(self._look, binding.point, binding.takes[1:]))
+            setattr(self, binding.method, partial(self._record_visit, binding.point, binding.takes[1:]))
 
-    def _look(self, point: str, names: Sequence[str], run: Run, *offered: Any) -> None:
+    def _record_visit(self, point: str, names: Sequence[str], run: Run, *offered: Any) -> None:
         leaves = dict(_of_run(run))
-        known = [run, run.task, *run.optimizers.values(), *run.data.values()]
+        other_hooks = {name: hook for name, hook in run.hooks.items() if hook is not self}
+        known = [run, run.task, *run.optimizers.values(), *run.data.values(), *other_hooks.values()]
         for model in run.models.values():
             known += [*model.modules(), *model.parameters(), *model.buffers()]
-        owners: dict[tuple[str, ...], Any] = {
-            ("hooks", name): hook for name, hook in run.hooks.items() if hook is not self
-        }
-        look = Fingerprints([*known, *owners.values()])
+        fingerprints = TensorFingerprints(known)
         for name, value in zip(names, offered, strict=True):
-            leaves.update(look.of(_plainly(value) if name == "checkpoint" else value, name))
-        for path, owner in {**owners, ("task",): run.task}.items():
-            for attribute, value in getattr(owner, "__dict__", {}).items():
-                leaves.update(look.of(value, *path, attribute))
+            if name == "checkpoint":
+                value = _without_requesters(value)
+            leaves.update(fingerprints.of(value, name))
+        for name, hook in other_hooks.items():
+            for attribute, value in getattr(hook, "__dict__", {}).items():
+                leaves.update(fingerprints.of(value, "hooks", name, attribute))
+        for attribute, value in getattr(run.task, "__dict__", {}).items():
+            leaves.update(fingerprints.of(value, "task", attribute))
         leaves.update(_of_files(run.dir))
         for file, saved in self._saved.items():
-            leaves.update({} if file.is_relative_to(run.dir) else saved)
-        self.visits.append(Visit(point, run.iter, leaves))
+            if not file.is_relative_to(run.dir):
+                leaves.update(saved)
+        self.visits.append(PointVisit(point, run.iter, leaves))
 
     @contextmanager
     def watching_saves(self) -> Iterator[None]:
@@ -103,7 +113,7 @@ class Probe:
 
         def watched(thing: Any, to: Any, *args: Any, **named: Any) -> None:
             if isinstance(to, str | os.PathLike) and current_thread() is main_thread():
-                self._saved[Path(to).absolute()] = dict(Fingerprints().of(thing, "files", os.fspath(to)))
+                self._saved[Path(to).absolute()] = dict(TensorFingerprints().of(thing, "files", os.fspath(to)))
             save(thing, to, *args, **named)
 
         with patch.object(torch, "save", watched):
@@ -117,41 +127,45 @@ def probed(plan: Plan) -> list[Binding]:
     """
     always = ("after_train_iter", "after_train_epoch", "after_val", "before_save_checkpoint", "after_run")
     kinds = ("standard", "step", "own")
-    points = [p for p in plan.points if p.kind in kinds and (plan.at(p.name) or p.name in always)]
+    points = []
+    for point in plan.points:
+        if point.kind in kinds and (plan.at(point.name) or point.name in always):
+            points.append(point)
     result = []
     for id_, point in enumerate(points, len(plan.bindings)):
-        takes = [name for name in point.offers if name in OFFERED and point.name != "after_save_checkpoint"]
+        takes = []
+        if point.name != "after_save_checkpoint":
+            takes = [name for name in point.offers if name in OFFERED]
         method = f"at_{point.name}"
-        result.append(Binding(id_, NAME, point.name, method, "whole", ("run", *takes), Trigger(), phase="last"))
+        arguments = ("run", *takes)
+        result.append(Binding(PROBE_NAME, point.name, method, "whole", arguments, Trigger(), phase="last", id=id_))
     return result
 
 
 def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    look = Fingerprints()
+    fingerprints = TensorFingerprints()
     for kind, _, path, value in trained(run.models, run.optimizers):
         if path[-1] != "params":
-            yield from look.of(value, kind, *path)
+            yield from fingerprints.of(value, kind, *path)
     for owner, model in run.models.items():
         modes = [name for name, module in model.named_modules() if module.training]
-        yield from look.of(modes, "modes", owner)
-    yield from look.of(dict(run.metrics), "metrics")
-    yield from look.of(random_state(run.device), "rng")
+        yield from fingerprints.of(modes, "modes", owner)
+    yield from fingerprints.of(dict(run.metrics), "metrics")
+    yield from fingerprints.of(random_state(run.device), "rng")
 
 
-def _plainly(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+def _without_requesters(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is saved, without who has asked for it first: a stop is a stop, and a save a save."""
-    requested = checkpoint.get("requests", {})
-    saves = sorted(requested.get("saves", {}))
-    plain = {name: value is not None for name, value in requested.items() if name in ("stop", "epoch_end")}
-    return {**checkpoint, "requests": {**requested, **plain, "saves": saves}}
+    requests = dict(checkpoint.get("requests", {}))
+    requests["saves"] = sorted(requests.get("saves", {}))
+    for name in ("stop", "ended_by", "epoch_end"):
+        if name in requests:
+            requests[name] = requests[name] is not None
+    return {**checkpoint, "requests": requests}
 
 
 def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    own = RunDir(folder)
-    runners = {own.events, own.commands, own.output, own.now, own.lock, own.identity, own.pipeline, own.plan}
-    runners |= {own.checkpoints, own.images, own.writers}
-    hooks = (path for top in {*folder.iterdir()} - runners for path in (top, *top.rglob("*")))
-    for path in sorted(path for path in hooks if path.is_file()):
+    for path in _files_of_hooks(folder):
         name = str(path.relative_to(folder))
         state = None
         if path.suffix in (".pt", ".pth", ".ckpt"):
@@ -160,30 +174,59 @@ def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
         if state is None:
             yield ("files", name), of_bytes(path.read_bytes())
         else:
-            yield from Fingerprints().of(state, "files", name)
+            yield from TensorFingerprints().of(state, "files", name)
 
 
-TRIALS, SECONDS = 200, 600.0
-"""After how many trials, or after how many seconds of them, no other one begins."""
+def _files_of_hooks(folder: Path) -> list[Path]:
+    """Return the files that hooks have written in a run directory: all but those of the runner, sorted."""
+    run_dir = RunDir(folder)
+    of_runner = {
+        run_dir.events,
+        run_dir.commands,
+        run_dir.output,
+        run_dir.now,
+        run_dir.lock,
+        run_dir.identity,
+        run_dir.pipeline,
+        run_dir.plan,
+        run_dir.checkpoints,
+        run_dir.images,
+        run_dir.writers,
+    }
+    files = []
+    for top in folder.iterdir():
+        if top not in of_runner:
+            files += [path for path in (top, *top.rglob("*")) if path.is_file()]
+    return sorted(files)
 
 
-class EnoughError(Exception):
+MAX_TRIALS = 200
+"""The number of trials after which no other one begins."""
+
+MAX_SECONDS = 600.0
+"""The seconds of trials after which no other one begins."""
+
+MAX_KNOWN_TRACES = 16
+"""How many traces are kept: one takes megabytes where a network has many tensors."""
+
+
+class TrialLimitError(Exception):
     """The limit of the trials, or of their time, is reached."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class TrialTrace:
     """The values of a trial after each firing of a point, and the logged numbers.
 
     `fired` are the bindings that have fired. `raised` says what has ended it, if anything has.
     """
 
-    visits: tuple[Visit, ...]
-    fired: frozenset[tuple[str, Key]]
+    visits: tuple[PointVisit, ...]
+    fired: frozenset[tuple[str, BindingKey]]
     raised: str = ""
 
 
-class FewBatches(Repeated):
+class FewBatches(RepeatedSource):
     """The first batches of a source, fetched once; an epoch keeps its length."""
 
     def __len__(self) -> int:
@@ -191,7 +234,7 @@ class FewBatches(Repeated):
 
 
 @dataclass
-class Trials:
+class TrialRunner:
     """Makes trials of one pipeline. `count` is how many there have been, `seconds` how long they have taken."""
 
     loaded: Loaded
@@ -202,96 +245,131 @@ class Trials:
     """Called before each trial: the models of all before it are not to be there still."""
     count: int = 0
     seconds: float = 0.0
-    _known: dict[Any, Trace] = field(default_factory=dict)
-    """The latest 16 traces by their order: one takes megabytes where a network has many tensors."""
+    _known: dict[Any, TrialTrace] = field(default_factory=dict)
+    """The latest traces by their order."""
 
-    def compiled(self, wanted: Places) -> Plan:
+    def compiled(self, wanted: WantedPlaces) -> Plan:
         """Return the plan with its hooks in an order as near to the wanted one as can be."""
         return compile_pipeline(self.loaded, self.base, wanted=wanted)
 
-    def of(self, plan: Plan) -> Trace:
-        order = keys(plan)
+    def of(self, plan: Plan) -> TrialTrace:
+        order = order_key(plan)
         trace = self._known.pop(order, None) or self.again(plan)
         self._known[order] = trace
-        if len(self._known) > 16:
+        if len(self._known) > MAX_KNOWN_TRACES:
             del self._known[next(iter(self._known))]
         return trace
 
-    def again(self, plan: Plan, *, may_raise: bool = True) -> Trace:
+    def again(self, plan: Plan, *, may_raise: bool = True) -> TrialTrace:
         """Make a trial, whether there has been one or not. Exceptions propagate, unless it `may_raise`."""
-        if self.count >= TRIALS or self.seconds > SECONDS:
-            raise EnoughError
+        if self.count >= MAX_TRIALS or self.seconds > MAX_SECONDS:
+            raise TrialLimitError
         self.collect()
         began = time.perf_counter()
         run = self.loaded.pipeline.run
         plan = without_amounts(plan, keep_when=True)
-        probe, planned = Probe(plan), PlannedHook(NAME, "", {}, "last", "", "", "raise")
-        probing = replace(plan, hooks=(*plan.hooks, planned), bindings=(*plan.bindings, *probed(plan)))
-        first = not self.count
-        say = self.say if first else lambda *message: None
+        probe = ValueProbe(plan)
+        planned_probe = PlannedHook(PROBE_NAME, "", {}, "last", "", "", "raise")
+        hooks = (*plan.hooks, planned_probe)
+        bindings = (*plan.bindings, *probed(plan))
+        plan_with_probe = replace(plan, hooks=hooks, bindings=bindings)
+
+        is_first = self.count == 0
         self.count += 1
-        recorded, raised = list[Record](), ""
+        say = self.say
+        errors: AbstractContextManager[object] = nullcontext()
+        if not is_first:  # it would say the same once more
+            say = _discard
+            errors = redirect_stderr(io.StringIO())
+        recorded: list[Record] = []
+        raised = ""
         try:
             parts = build(self.loaded, plan, self.base, say, splits=())
             section = run.model_copy(update={"compile": False})  # it would take longer than all the rest
-            parts = replace(parts, section=section, data=self.data, hooks={**parts.hooks, NAME: probe})
-            execute = partial(Trainer.train_once, test=run.test, epochs=EPOCHS, iters=ITERS)
-            quiet = nullcontext() if first else redirect_stderr(io.StringIO())
-            with redirect_stdout(io.StringIO()), quiet, probe.watching_saves():
-                _, recorded = in_temporary_run(self.loaded, parts, probing, execute, say, prints_failure=not may_raise)
+            parts = replace(parts, section=section, data=self.data, hooks={**parts.hooks, PROBE_NAME: probe})
+            execute = partial(Trainer.train_once, test=run.test, epochs=TRIAL_EPOCHS, iters=TRIAL_ITERS)
+            with redirect_stdout(io.StringIO()), errors, probe.watching_saves():
+                _, recorded = in_temporary_run(
+                    self.loaded, parts, plan_with_probe, execute, say, prints_failure=not may_raise
+                )
         except Exception as error:
             if not may_raise:
                 raise
-            message = error.problems[0].message if isinstance(error, UserError) else error
+            message = str(error)
+            if isinstance(error, UserError):
+                message = error.problems[0].message
             raised = f"{type(error).__name__}: {message}"
         self.seconds += time.perf_counter() - began
-        fired = fired_in(recorded)
-        bound = frozenset((binding.point, key(binding)) for binding in plan.bindings if fired[binding.id])
-        return Trace((*probe.visits, _logged(recorded)), bound, raised)
+
+        times_fired = fired_in(recorded)
+        fired = set()
+        for binding in plan.bindings:
+            if times_fired[binding.id]:
+                fired.add((binding.point, binding_key(binding)))
+        visits = (*probe.visits, _logged(recorded))
+        return TrialTrace(visits, frozenset(fired), raised)
+
+
+def _discard(*message: object) -> None:
+    """Take a message and do nothing with it."""
 
 
 @contextmanager
-def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> Iterator[Trials]:
+def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> Iterator[TrialRunner]:
     """Fetch the batches that trials need; `say` is given the messages of the first one. Files are relative to `base`.
 
     Raises UserError where something cannot be built, or when there have been too many for an answer.
     """
     run = loaded.pipeline.run
-    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, lambda *message: None):
-        whole = build(loaded, plan, base, lambda *message: None).data
-        batches = {"train": ITERS * run.accumulate, "val": BATCHES, "test": BATCHES}
-        data = {
-            split: FewBatches(source, min(batches[split_of(split)], len(source)), "a trial", run.seed)
-            for split, source in whole.items()
-        }
+    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, _discard):
+        whole = build(loaded, plan, base, _discard).data
+        most_batches = {"train": TRIAL_ITERS * run.accumulate, "val": TRIAL_BATCHES, "test": TRIAL_BATCHES}
+        data = {}
+        for name, source in whole.items():
+            num_batches = min(most_batches[split_of(name)], len(source))
+            data[name] = FewBatches(source, num_batches, "a trial", run.seed)
         try:
             with collected_between() as collect:
-                yield Trials(loaded, base, data, say, collect)
-        except EnoughError:
+                yield TrialRunner(loaded, base, data, say, collect)
+        except TrialLimitError:
             hint = "try a smaller model, or fewer hooks: --only HOOK"
-            raise UserError(Problem(f"no answer within {TRIALS} trials, or {SECONDS:g} s of them", hint=hint)) from None
+            message = f"no answer within {MAX_TRIALS} trials, or {MAX_SECONDS:g} s of them"
+            raise UserError(Problem(message, hint=hint)) from None
         finally:
             for source in whole.values():
                 close(source)
 
 
-def _logged(recorded: Sequence[Record]) -> Visit:
+def _logged(recorded: Sequence[Record]) -> PointVisit:
     """Return what hooks have logged, in all iterations; of one name the last number of each counts."""
-    result: dict[str, dict[int, float]] = {}
+    numbers: dict[str, dict[int, float]] = {}
     for record in recorded:
         if record["k"] == "scalars":
-            for name, its, values in series(record):
-                result.setdefault(name, {}).update(zip(its, values, strict=True))
-    leaves: Leaves = {
-        ("logged", name): of_bytes(repr(sorted(values.items())).encode()) for name, values in result.items()
-    }
-    return Visit("on_log", 0, leaves)
+            for name, iterations, values in series(record):
+                numbers.setdefault(name, {}).update(zip(iterations, values, strict=True))
+    leaves: Leaves = {}
+    for name, by_iteration in numbers.items():
+        text = repr(sorted(by_iteration.items()))
+        leaves["logged", name] = of_bytes(text.encode())
+    return PointVisit("on_log", 0, leaves)
 
 
-PARTS = ("model", "grads", "modes", "optimizer", "lr", "rng", "metrics", "outputs", "batch", "checkpoint", "logged")
+PART_ORDER = (
+    "model",
+    "grads",
+    "modes",
+    "optimizer",
+    "lr",
+    "rng",
+    "metrics",
+    "outputs",
+    "batch",
+    "checkpoint",
+    "logged",
+)
 """The parts of a trace in the order of reports; hooks, files and the task follow."""
 
-WORDS = {
+PART_WORDS = {
     "grads": "gradients",
     "modes": "training or evaluation mode of modules",
     "lr": "learning rates",
@@ -299,196 +377,311 @@ WORDS = {
 }
 """Names of parts in reports, where they are not called so themselves."""
 
-NAMED = 3
+MAX_NAMED = 3
 """How many values are named, of a part in which several differ."""
 
 
-def difference(a: Trace, b: Trace, noise: frozenset[Leaf]) -> str:
+def difference(a: TrialTrace, b: TrialTrace, noise: frozenset[Leaf]) -> str:
     """Return the difference between the trials of two orders in words, without noise; "" where they are equal."""
-    result = list(_visits(a, b, noise))
     if a.raised != b.raised:
-        ways = (("as it is", a), ("the other way round", b))
-        return "; ".join(f"{name} it raises {trace.raised}" for name, trace in ways if trace.raised)
-    if not result:
-        places = [[(visit.point, visit.iter) for visit in trace.visits] for trace in (a, b)]
-        return "" if places[0] == places[1] else "differ in which points are fired"
-    (item, other, differing), *rest = result
-    parts = dict(_parts(item.leaves, other.leaves, differing))
-    every = dict.fromkeys(_part(leaf) for *_, leaves in rest for leaf in leaves)
-    later = [name for name in every if name not in parts]
-    more = f" and {len(later) - NAMED} more" * (len(later) > NAMED)
-    then = f"; later in {', '.join(later[:NAMED])}{more}" * bool(later)
-    return f"differ in {'; in '.join(parts.values())}{then}"
+        texts = []
+        if a.raised:
+            texts.append(f"as it is it raises {a.raised}")
+        if b.raised:
+            texts.append(f"the other way round it raises {b.raised}")
+        return "; ".join(texts)
+
+    differences = list(_visit_differences(a, b, noise))
+    if not differences:
+        if _visited_points(a) == _visited_points(b):
+            return ""
+        return "differ in which points are fired"
+
+    texts_by_part = _describe_parts(differences[0])
+    later_parts = _later_parts(differences[1:], texts_by_part)
+    text = f"differ in {'; in '.join(texts_by_part.values())}"
+    if later_parts:
+        text += f"; later in {', '.join(later_parts[:MAX_NAMED])}"
+    num_hidden = len(later_parts) - MAX_NAMED
+    if num_hidden > 0:
+        text += f" and {num_hidden} more"
+    return text
 
 
-def _visits(a: Trace, b: Trace, noise: frozenset[Leaf] = frozenset()) -> Iterator[tuple[Visit, Visit, list[Leaf]]]:
-    for item, other in zip(a.visits, b.visits, strict=False):
-        if (item.point, item.iter) != (other.point, other.iter):
+def _visited_points(trace: TrialTrace) -> list[tuple[str, int]]:
+    return [(visit.point, visit.iter) for visit in trace.visits]
+
+
+@dataclass(frozen=True, slots=True)
+class VisitDifference:
+    """The same firing of a point in two trials, and the `leaves` that differ after it."""
+
+    a: PointVisit
+    b: PointVisit
+    leaves: list[Leaf]
+
+
+def _visit_differences(a: TrialTrace, b: TrialTrace, noise: frozenset[Leaf] = frozenset()) -> Iterator[VisitDifference]:
+    """Yield the visits after which values differ, up to where the trials do not fire the same points any more."""
+    for in_a, in_b in zip(a.visits, b.visits, strict=False):
+        if (in_a.point, in_a.iter) != (in_b.point, in_b.iter):
             return
-        here, there = item.leaves, other.leaves
-        differing = [
-            leaf for leaf in {**here, **there} if here.get(leaf) != there.get(leaf) and unit_of(leaf) not in noise
-        ]
+        differing = []
+        for leaf in {**in_a.leaves, **in_b.leaves}:
+            if in_a.leaves.get(leaf) != in_b.leaves.get(leaf) and unit_of(leaf) not in noise:
+                differing.append(leaf)
         if differing:
-            yield item, other, differing
+            yield VisitDifference(in_a, in_b, differing)
 
 
-def changing(a: Trace, b: Trace) -> frozenset[Leaf]:
+def _later_parts(differences: Sequence[VisitDifference], known: Collection[str]) -> list[str]:
+    """Return the parts, each once, that later visits differ in and the first one, in `known`, does not."""
+    parts: list[str] = []
+    for difference in differences:
+        for leaf in difference.leaves:
+            part = _part(leaf)
+            if part not in known and part not in parts:
+                parts.append(part)
+    return parts
+
+
+def changing(a: TrialTrace, b: TrialTrace) -> frozenset[Leaf]:
     """Return what differs between two trials of the same order: times, and what follows from them."""
-    return frozenset(unit_of(leaf) for *_, leaves in _visits(a, b) for leaf in leaves)
+    units: set[Leaf] = set()
+    for visit_difference in _visit_differences(a, b):
+        units.update(unit_of(leaf) for leaf in visit_difference.leaves)
+    return frozenset(units)
 
 
 def unit_of(leaf: Leaf) -> Leaf:
     """Return the unit that is noise or not: all values of a hook, which may depend on one another, or one value."""
-    own = leaf[1:] if leaf[:2] == ("checkpoint", "hooks") else leaf
-    return own[:2] if own[0] == "hooks" else leaf
+    path = leaf
+    if leaf[:2] == ("checkpoint", "hooks"):
+        path = leaf[1:]
+    if path[0] == "hooks":
+        return path[:2]
+    return leaf
 
 
 def _part(leaf: Leaf) -> str:
-    names = {"hooks": f"`{leaf[1]}`", "files": f"the file {leaf[1]}"} if len(leaf) > 1 else {}
-    return names.get(leaf[0]) or WORDS.get(leaf[0], leaf[0])
+    """Return the part of a trace that a value belongs to, as reports call it."""
+    if len(leaf) > 1 and leaf[0] == "hooks":
+        return f"`{leaf[1]}`"
+    if len(leaf) > 1 and leaf[0] == "files":
+        return f"the file {leaf[1]}"
+    return PART_WORDS.get(leaf[0], leaf[0])
 
 
-def _parts(a: Leaves, b: Leaves, differing: Sequence[Leaf]) -> Iterator[tuple[str, str]]:
-    grouped: dict[str, list[Leaf]] = {}
-    for leaf in differing:
-        grouped.setdefault(_part(leaf), []).append(leaf)
-    totals = Counter(map(_part, {**a, **b}))
-    order = {WORDS.get(part, part): place for place, part in enumerate(PARTS)}
-    for name in sorted(grouped, key=lambda name: (order.get(name, len(order)), name)):
-        leaves = grouped[name]
-        names = [".".join(leaf[2:] if leaf[0] in ("hooks", "files") else leaf[1:]) for leaf in leaves]
-        text = f"{name}: {', '.join(names)}".removesuffix(": ")
-        if len(leaves) > NAMED:
-            unit = "tensors" if name in ("model", "gradients") else "values"
-            text = f"{name}: {len(leaves)} of {totals[name]} {unit}"
-        yield name, text
+def _describe_parts(visit_difference: VisitDifference) -> dict[str, str]:
+    """Return by part what differs in it, in the order of reports."""
+    leaves_by_part: dict[str, list[Leaf]] = {}
+    for leaf in visit_difference.leaves:
+        leaves_by_part.setdefault(_part(leaf), []).append(leaf)
+    all_leaves = {**visit_difference.a.leaves, **visit_difference.b.leaves}
+    totals = Counter(_part(leaf) for leaf in all_leaves)
+    places = {PART_WORDS.get(part, part): place for place, part in enumerate(PART_ORDER)}
+
+    texts = {}
+    for part in sorted(leaves_by_part, key=lambda part: (places.get(part, len(places)), part)):
+        leaves = leaves_by_part[part]
+        if len(leaves) > MAX_NAMED:
+            unit = "values"
+            if part in ("model", "gradients"):
+                unit = "tensors"
+            text = f"{part}: {len(leaves)} of {totals[part]} {unit}"
+        else:
+            names = ", ".join(_name_in_part(leaf) for leaf in leaves)
+            text = f"{part}: {names}".removesuffix(": ")
+        texts[part] = text
+    return texts
+
+
+def _name_in_part(leaf: Leaf) -> str:
+    if leaf[0] in ("hooks", "files"):
+        return ".".join(leaf[2:])
+    return ".".join(leaf[1:])
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OrderDifference:
     """The smallest change of the order that makes a difference: `pairs` are those that it turns, mostly one."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[OrderedPair, ...]
     difference: str
 
 
 @dataclass(frozen=True, slots=True)
-class Commuted:
+class CommuteResult:
     """The results of trials: the `steps` that differ, the pairs that make no difference (`same`), and the rest.
 
     `noise` differs between two trials of the same order, and so do hooks of the `leaking` pairs. `untried` pairs have
     their reason.
     """
 
-    steps: tuple[Step, ...]
-    same: tuple[Pair, ...]
-    leaking: tuple[Pair, ...]
-    untried: tuple[tuple[Pair, str], ...]
+    steps: tuple[OrderDifference, ...]
+    same: tuple[OrderedPair, ...]
+    leaking: tuple[OrderedPair, ...]
+    untried: tuple[tuple[OrderedPair, str], ...]
     noise: tuple[str, ...]
     trials: int
     seconds: float
 
 
-def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> Commuted:
+def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> CommuteResult:
     """Try every pair that nothing orders. `say` takes the messages of the run; files are relative to `base`.
 
     Exceptions in the order of the plan propagate, as in a dry run.
     """
-    pairs = list(unordered(plan))
+    pairs = list(find_unordered(plan))
     if not pairs:
-        return Commuted((), (), (), (), noise=(), trials=0, seconds=0.0)
-    with trials(loaded, plan, base, say) as made:
-        search = _Search(made, plan)
-        steps, same, left = search.all([pair for pair in pairs if search.fires(pair)])
-        silent = ((pair, "one of them does not fire in a trial") for pair in pairs if not search.fires(pair))
-        leaking = tuple(pair for pair in same if search.leaks(pair))
-        same = [pair for pair in same if pair not in leaking]
-        noise = tuple(sorted(".".join(leaf[1:] if leaf[0] == "hooks" else leaf) for leaf in search.noise))
-        return Commuted(tuple(steps), tuple(same), leaking, (*silent, *left), noise, made.count, made.seconds)
+        return CommuteResult((), (), (), (), noise=(), trials=0, seconds=0.0)
+    with trials(loaded, plan, base, say) as runner:
+        specs = find_specs(loaded, [hook.name for hook in plan.hooks], base)
+        user_hooks = {name for name, spec in specs.items() if not is_built_in(spec.make)}
+        search = _OrderSearch(runner, plan, user_hooks)
+        firing = [pair for pair in pairs if search.fires(pair)]
+        outcome = search.all(firing)
+
+        untried = []
+        for pair in pairs:
+            if not search.fires(pair):
+                untried.append((pair, "one of them does not fire in a trial"))
+        untried += outcome.untried
+        leaking = []
+        same = []
+        for pair in outcome.same:
+            if search.leaks(pair):
+                leaking.append(pair)
+            else:
+                same.append(pair)
+        return CommuteResult(
+            steps=tuple(outcome.steps),
+            same=tuple(same),
+            leaking=tuple(leaking),
+            untried=tuple(untried),
+            noise=tuple(sorted(_noise_name(unit) for unit in search.noise)),
+            trials=runner.count,
+            seconds=runner.seconds,
+        )
 
 
-class _Search:
+def _noise_name(unit: Leaf) -> str:
+    if unit[0] == "hooks":
+        return ".".join(unit[1:])
+    return ".".join(unit)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOutcome:
+    """The results of turning pairs: the `steps` that differ, the equal pairs, and the untried ones with reasons."""
+
+    steps: list[OrderDifference]
+    same: list[OrderedPair]
+    untried: list[tuple[OrderedPair, str]]
+
+
+class _OrderSearch:
     """Compares orders of one pipeline. Differences between two trials of the same order are noise, and not compared."""
 
-    def __init__(self, made: Trials, plan: Plan) -> None:
-        self._made = made
+    def __init__(self, runner: TrialRunner, plan: Plan, own_hooks: Collection[str] = ()) -> None:
+        self._runner = runner
         self._plan = plan
-        self._first = made.again(plan, may_raise=False)
-        self.noise = changing(self._first, made.again(plan, may_raise=False))
-        self._free = frozenset(unordered(plan))
-        if loud := sorted({leaf[0] for leaf in self.noise} & {"model", "grads", "optimizer", "lr", "rng"}):
-            message = f"two runs of the same order differ in {' and '.join(loud)}, so other orders cannot be judged"
+        self._own_hooks = own_hooks
+        """The names of the hooks that are code of the user's."""
+        self._first = runner.again(plan, may_raise=False)
+        second = runner.again(plan, may_raise=False)
+        self.noise = changing(self._first, second)
+        self._free = frozenset(find_unordered(plan))
+        noisy_parts = {leaf[0] for leaf in self.noise}
+        unstable = sorted(noisy_parts & {"model", "grads", "optimizer", "lr", "rng"})
+        if unstable:
+            parts = " and ".join(unstable)
+            message = f"two runs of the same order differ in {parts}, so other orders cannot be judged"
             raise UserError(Problem(message, hint="set run.deterministic = true, or look for what depends on the time"))
 
-    def fires(self, pair: Pair) -> bool:
+    def fires(self, pair: OrderedPair) -> bool:
         return {(pair.point, pair.first), (pair.point, pair.then)} <= self._first.fired
 
-    def leaks(self, pair: Pair) -> bool:
+    def leaks(self, pair: OrderedPair) -> bool:
         """Say whether noise may hide a difference between a pair: the state of one is noise, by code of the user.
 
         Built-in hooks keep nothing from trial to trial: their noise is the time.
         """
-        hooks = [self._plan.hook(name) for name in pair.hooks]
-        own = [hook for hook in hooks if not {hook.use}.intersection((*BUILT_IN, *BUILT_IN.values()))]
-        return any(("hooks", hook.name) in self.noise for hook in own)
+        return any(name in self._own_hooks and ("hooks", name) in self.noise for name in pair.hooks)
 
-    def _steps(self, begin: Plan, swaps: Sequence[Pair], low: int, high: int) -> Iterator[Step]:
+    def _steps(self, begin: Plan, swaps: Sequence[OrderedPair], low: int, high: int) -> Iterator[OrderDifference]:
         """Yield the smallest steps that differ between the orders after `low` and `high` swaps, by halving."""
-        a, b = (self._made.compiled(swapped(begin, swaps[:done])) for done in (low, high))
-        if not difference(self._made.of(a), self._made.of(b), self.noise):
+        a = self._runner.compiled(apply_swaps(begin, swaps[:low]))
+        b = self._runner.compiled(apply_swaps(begin, swaps[:high]))
+        if not difference(self._runner.of(a), self._runner.of(b), self.noise):
             return
         if high - low > 1:
             half = (low + high) // 2
             yield from self._steps(begin, swaps, low, half)
             yield from self._steps(begin, swaps, half, high)
-        elif result := self._confirmed(a, b):
-            yield result
+        else:
+            step = self._confirmed(a, b)
+            if step is not None:
+                yield step
 
-    def _confirmed(self, a: Plan, b: Plan) -> Step | None:
+    def _confirmed(self, a: Plan, b: Plan) -> OrderDifference | None:
         """Return the step between two orders if it makes the same difference once more, the declared order first."""
-        if turned(a, b)[0] not in turned(self._plan, b):  # it has been turned before, and this turns it back
+        if find_turned(a, b)[0] not in find_turned(self._plan, b):  # it has been turned before, and this turns it back
             a, b = b, a
-        self.noise |= changing(self._made.of(a), self._made.again(a)) | changing(self._made.of(b), self._made.again(b))
-        result = difference(self._made.of(a), self._made.of(b), self.noise)
-        return Step(tuple(turned(a, b)), result) if result else None
+        noise_of_a = changing(self._runner.of(a), self._runner.again(a))
+        noise_of_b = changing(self._runner.of(b), self._runner.again(b))
+        self.noise = self.noise | noise_of_a | noise_of_b
+        text = difference(self._runner.of(a), self._runner.of(b), self.noise)
+        if not text:
+            return None
+        return OrderDifference(tuple(find_turned(a, b)), text)
 
-    def all(self, pairs: Sequence[Pair]) -> tuple[list[Step], list[Pair], list[tuple[Pair, str]]]:
+    def all(self, pairs: Sequence[OrderedPair]) -> SearchOutcome:
         """Turn each of these pairs once; return the steps that differ, the equal pairs, and the untried with reasons.
 
         Each round turns all pairs that stand side by side, as in a sort. Then it turns the differing ones back: the
         next round starts from an order with the results of the declared one.
         """
-        left = dict.fromkeys(pairs)
-        steps: list[Step] = []
-        same: list[Pair] = []
-        stuck: list[Pair] = []
+        left = dict.fromkeys(pairs)  # a set that keeps its order
+        steps: list[OrderDifference] = []
+        same: list[OrderedPair] = []
+        stuck: list[OrderedPair] = []
         order = self._plan
         try:
-            while left and (begin := self._with_neighbours(order, left)):
-                swaps = neighbouring(begin, left)
-                order = self._made.compiled(swapped(begin, swaps))
-                either = {either for pair in turned(begin, order) for either in (pair, pair.turned)}
-                tried = [pair for pair in left if pair in either]
-                swaps_made = swaps_between(begin, order)
+            while left:
+                begin = self._with_neighbours(order, left)
+                if begin is None:
+                    break
+                swaps = find_neighbours(begin, left)
+                order = self._runner.compiled(apply_swaps(begin, swaps))
+                turned = set(find_turned(begin, order))
+                tried = [pair for pair in left if pair.is_among(turned)]
+                swaps_made = find_swaps(begin, order)
                 steps.extend(self._steps(begin, swaps_made, 0, len(swaps_made)))
-                differing = {pair for step in steps for pair in step.pairs}
+
+                differing: set[OrderedPair] = set()
+                for step in steps:
+                    differing.update(step.pairs)
                 same += [pair for pair in tried if pair not in differing]
                 if not differing.isdisjoint(tried):
-                    kept = [pair for pair in swaps if differing.isdisjoint((pair, pair.turned))]
-                    order = self._made.compiled(swapped(begin, kept))
-                stuck += [] if tried else [pair for pair in left if pair in swaps or pair.turned in swaps]
-                left = {pair: None for pair in left if pair not in tried and pair not in stuck}
-        except EnoughError:
-            why = f"the limit of {TRIALS} trials, or {SECONDS:g} s, was reached"
-            return steps, same, [(pair, why) for pair in left]
-        why = "no order was found in which one follows right upon the other"
-        return steps, same, [(pair, why) for pair in (*stuck, *left)]
+                    kept = [swap for swap in swaps if not swap.is_among(differing)]
+                    order = self._runner.compiled(apply_swaps(begin, kept))
+                if not tried:
+                    stuck += [pair for pair in left if pair.is_among(swaps)]
+                for pair in (*tried, *stuck):
+                    left.pop(pair, None)
+        except TrialLimitError:
+            reason = f"the limit of {MAX_TRIALS} trials, or {MAX_SECONDS:g} s, was reached"
+            return SearchOutcome(steps, same, [(pair, reason) for pair in left])
+        reason = "no order was found in which one follows right upon the other"
+        return SearchOutcome(steps, same, [(pair, reason) for pair in (*stuck, *left)])
 
-    def _with_neighbours(self, order: Plan, pairs: Collection[Pair]) -> Plan | None:
+    def _with_neighbours(self, order: Plan, pairs: Collection[OrderedPair]) -> Plan | None:
         """Return an order in which some of the pairs stand side by side: this one, the declared one, or another."""
         for begin in (order, self._plan):
-            if neighbouring(begin, pairs):
+            if find_neighbours(begin, pairs):
                 return begin
-        together = self._made.compiled(brought_together(self._plan, pairs, self._free))
-        return together if neighbouring(together, pairs) else None
+        together = self._runner.compiled(bring_together(self._plan, pairs, self._free))
+        if find_neighbours(together, pairs):
+            return together
+        return None

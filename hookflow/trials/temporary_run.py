@@ -10,30 +10,33 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
+from hookflow.events.initial_weights import recorded_weights
 from hookflow.events.log import event_log
 from hookflow.events.records import DataInfo, Layer, Level, Record
 from hookflow.events.rundir import RunDir, short
+from hookflow.events.temporary_files import temporary_folder
 from hookflow.graph.observation import Seen
 from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded, dump, load
 from hookflow.runner.builder.build import build
-from hookflow.runner.builder.components import Parts
+from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.batches import sets_of, split_of
-from hookflow.runner.data.source import Limited, close
+from hookflow.runner.data.lengths import each_source
+from hookflow.runner.data.source import LimitedSource, close
 from hookflow.runner.data.workers import explaining_worker_errors
-from hookflow.runner.distributed.consensus import Consensus
-from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.device.precision import describe, explain_oom, torch_settings
+from hookflow.runner.distributed.consensus import RankConsensus
+from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.runner.observer import Observer
-from hookflow.runner.precision import describe, explain_oom, torch_settings
-from hookflow.runner.process.signals import Signals
+from hookflow.runner.process.signals import SignalCollector
 from hookflow.runner.process.state import RunState
+from hookflow.trials.observer import HookObserver
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class SilentBinding:
     """A binding that has not fired, and why."""
 
     hook: str
@@ -50,21 +53,27 @@ def fired_in(recorded: Sequence[Record]) -> Counter[int]:
     return result
 
 
-def silent_in(parts: Parts, plan: Plan, recorded: Sequence[Record]) -> Iterator[Silent]:
+def silent_in(parts: RunComponents, plan: Plan, recorded: Sequence[Record]) -> Iterator[SilentBinding]:
     """Yield each binding that has not fired, and each that has raised, with the reason."""
     fired = fired_in(recorded)
-    raised = {(r["hook"], r["point"]): f"raised {r['type']}: {r['text']}" for r in recorded if r["k"] == "error"}
-    off = {hook for hook, _ in raised}
+    errors: dict[tuple[str, str], str] = {}  # by hook and point
+    for record in recorded:
+        if record["k"] == "error":
+            errors[record["hook"], record["point"]] = f"raised {record['type']}: {record['text']}"
+    disabled_hooks = {hook for hook, _ in errors}
     for binding in plan.bindings:
-        why = raised.get((binding.hook, binding.point), "")
-        if not why and not fired[binding.id]:
-            why = "switched off: it has raised" if binding.hook in off else _why_silent(parts, plan, binding)
-        if why:
-            yield Silent(binding.hook, binding.point, why)
+        error = errors.get((binding.hook, binding.point))
+        if error is not None:
+            yield SilentBinding(binding.hook, binding.point, error)
+        elif not fired[binding.id] and binding.hook in disabled_hooks:
+            yield SilentBinding(binding.hook, binding.point, "switched off: it has raised")
+        elif not fired[binding.id]:
+            yield SilentBinding(binding.hook, binding.point, _why_silent(parts, plan, binding))
 
 
-NO_VAL, NO_TEST = "there is no [data.val]", "run.test is off"
-WHYS = {
+NO_VAL = "there is no [data.val]"
+NO_TEST = "run.test is off"
+SILENCE_REASONS = {
     "own": "nobody has fired this point in the first iteration",
     "log": "nothing has been logged in the first iteration",
     "comm": "a single process averages no gradients",
@@ -74,22 +83,26 @@ WHYS = {
 """Why a binding has not fired, by the kind of its point."""
 
 
-def _why_silent(parts: Parts, plan: Plan, binding: Binding) -> str:
-    evaluates = () if "train" in binding.stages else binding.stages
-    if evaluates and {split_of(name) for name in parts.data}.isdisjoint(evaluates):
-        return NO_VAL if "val" in evaluates else NO_TEST
+def _why_silent(parts: RunComponents, plan: Plan, binding: Binding) -> str:
+    splits = {split_of(name) for name in parts.data}
+    if binding.stages and "train" not in binding.stages and splits.isdisjoint(binding.stages):
+        if "val" in binding.stages:
+            return NO_VAL
+        return NO_TEST
+    if "_test" in binding.point and sets_of("test", parts.data):
+        return "the test was not reached"
     if "_test" in binding.point:
-        return "the test was not reached" if sets_of("test", parts.data) else NO_TEST
+        return NO_TEST
     if "_val" in binding.point and not sets_of("val", parts.data):
         return NO_VAL
     if "_predict" in binding.point:
         return "it is a point of hookflow predict"
     if binding.point == "on_exception":
         return "nothing has raised"
-    return WHYS.get(plan.points[binding.point].kind, "the first iteration did not come to it")
+    return SILENCE_REASONS.get(plan.points[binding.point].kind, "the first iteration did not come to it")
 
 
-EPOCHS = ITERS = BATCHES = 2
+TRIAL_EPOCHS = TRIAL_ITERS = TRIAL_BATCHES = 2
 """Epochs, iterations in each, and batches of a validation: what lags by one shows in the second."""
 
 
@@ -98,16 +111,22 @@ def without_amounts(plan: Plan, *, keep_when: bool = False) -> Plan:
 
     With `keep_when`, only where its `when` holds, as in the run itself.
     """
-    whens = (binding.trigger.when if keep_when else None for binding in plan.bindings)
-    bindings = (replace(b, trigger=Trigger(when=when)) for b, when in zip(plan.bindings, whens, strict=True))
+    bindings = []
+    for binding in plan.bindings:
+        trigger = Trigger()
+        if keep_when:
+            trigger = Trigger(when=binding.trigger.when)
+        bindings.append(replace(binding, trigger=trigger))
     return replace(plan, bindings=tuple(bindings))
 
 
-def shortened(parts: Parts, batches: int, option: str) -> Parts:
+def shortened(parts: RunComponents, batches: int, option: str) -> RunComponents:
     """Return the parts with so many batches for a validation and a test; `option` has limited them."""
-    evaluated = {split: source for split, source in parts.data.items() if split != "train"}
-    few = {split: Limited(source, min(batches, len(source)), option) for split, source in evaluated.items()}
-    return replace(parts, data={**parts.data, **few})
+    data = dict(parts.data)
+    for name, source in parts.data.items():
+        if name != "train":
+            data[name] = LimitedSource(source, min(batches, len(source)), option)
+    return replace(parts, data=data)
 
 
 Result = TypeVar("Result")
@@ -115,12 +134,12 @@ Result = TypeVar("Result")
 
 def in_temporary_run(
     loaded: Loaded,
-    parts: Parts,
+    parts: RunComponents,
     plan: Plan,
     execute: Callable[[Trainer, CheckpointStore], Result],
     say: Callable[[str, Level], None],
     *,
-    observer: Observer | None = None,
+    observer: HookObserver | None = None,
     prints_failure: bool = True,
 ) -> tuple[Result, list[Record]]:
     """Let `execute` use a trainer and the store of its checkpoints; return what comes of it, and what was recorded.
@@ -128,15 +147,15 @@ def in_temporary_run(
     `say` is given the messages; `observer`, if any, watches the hooks. The sources are closed. Exceptions propagate; a
     traceback is printed unless the pipeline is at fault or `prints_failure` is off.
     """
-    with tempfile.TemporaryDirectory(prefix="hookflow-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hookflow-", dir=temporary_folder()) as folder:
         run_dir = RunDir(Path(folder))
         run_dir.pipeline.write_text(dump(loaded.public), "utf-8")  # hooks of other frameworks show it as their config
-        recorder = Recorder(run_dir, lambda command: None, prints_failure=prints_failure)
+        recorder = EventRecorder(run_dir, lambda command: None, prints_failure=prints_failure)
         recorder.start()
         try:
             state = RunState()
             store = CheckpointStore(run_dir.checkpoints)
-            trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), Consensus(), observer)
+            trainer = Trainer(parts, plan, run_dir, store, recorder, SignalCollector(state), RankConsensus(), observer)
             trainer.run.is_temporary = True
             result = explaining_worker_errors(partial(execute, trainer, store))
         except Exception as error:
@@ -158,13 +177,13 @@ def in_temporary_run(
 class DryRun:
     """The results of a dry run of these `parts`. `fired` and `silent` are its bindings."""
 
-    parts: Parts
+    parts: RunComponents
     data: Mapping[str, DataInfo]
     """The data by split, as the whole run has them: the dry run takes less."""
     layers: Sequence[Layer]
     device: str
     fired: Sequence[Binding]
-    silent: Sequence[Silent]
+    silent: Sequence[SilentBinding]
     checkpoint: int
     """The bytes of the checkpoint."""
     seconds: float
@@ -181,27 +200,28 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
         whole = build(loaded, plan, base, say)
         data = {split: source.info for split, source in whole.data.items()}
-        parts, device = shortened(whole, 1, "--dry-run"), describe(whole.device)
-        trained, recorded = in_temporary_run(
-            loaded, parts, plan, partial(Trainer.train_once, test=run.test, sanity=run.sanity), say
-        )
+        parts = shortened(whole, 1, "--dry-run")
+        device = describe(whole.device)
+        execute = partial(Trainer.train_once, test=run.test, sanity=run.sanity)
+        layers, recorded = in_temporary_run(loaded, parts, plan, execute, say)
     fired = fired_in(recorded)
+    checkpoint_sizes = [record["bytes"] for record in recorded if record["k"] == "checkpoint"]
     return DryRun(
         parts=whole,
         data=data,
-        layers=trained,
+        layers=layers,
         device=device,
         fired=[binding for binding in plan.bindings if fired[binding.id]],
         silent=list(silent_in(parts, plan, recorded)),
-        checkpoint=next(record["bytes"] for record in reversed(recorded) if record["k"] == "checkpoint"),
+        checkpoint=checkpoint_sizes[-1],
         seconds=time.perf_counter() - began,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservationResult:
     seen: Sequence[Seen]
-    silent: Sequence[Silent]
+    silent: Sequence[SilentBinding]
     """The bindings that have not fired, or have raised."""
     by_content: bool
     """Whether the contents of weights were compared; those of a large network are not."""
@@ -209,7 +229,7 @@ class Observed:
     seconds: float
 
 
-def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> Observed:
+def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> ObservationResult:
     """Train for a few iterations and watch; `say` takes lines for people. Files of the pipeline are relative to `base`.
 
     Exceptions outside of hooks propagate; a traceback is printed unless the pipeline is at fault.
@@ -217,21 +237,22 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     began = time.perf_counter()
     run = loaded.pipeline.run.model_copy(update={"compile": False})
     loaded = replace(loaded, pipeline=loaded.pipeline.model_copy(update={"run": run}))
-    plan = replace(without_amounts(plan), hooks=tuple(replace(hook, on_error="ignore") for hook in plan.hooks))
+    hooks = tuple(replace(hook, on_error="ignore") for hook in plan.hooks)
+    plan = replace(without_amounts(plan), hooks=hooks)
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
-        parts = shortened(build(loaded, plan, base, say), BATCHES, "--observe")
-        observer = Observer(plan, parts)
-        epochs = min(EPOCHS, run.max_epochs or EPOCHS)
+        parts = shortened(build(loaded, plan, base, say), TRIAL_BATCHES, "--observe")
+        observer = HookObserver(plan, parts)
+        epochs = min(TRIAL_EPOCHS, run.max_epochs or TRIAL_EPOCHS)
 
         def train(trainer: Trainer, store: CheckpointStore) -> int:
-            trainer.train_once(store, test=run.test, epochs=epochs, iters=ITERS)
+            trainer.train_once(store, test=run.test, epochs=epochs, iters=TRIAL_ITERS)
             return trainer.state.iter
 
         try:
             iters, recorded = in_temporary_run(loaded, parts, plan, train, say, observer=observer)
         finally:
             observer.end()
-    return Observed(
+    return ObservationResult(
         seen=observer.observed(),
         silent=list(silent_in(parts, plan, recorded)),
         by_content=observer.by_content,
@@ -247,13 +268,18 @@ def copies_made(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]
     """
     run = loaded.pipeline.run
     plan = without_amounts(plan)
-    waiting = ITERS * BATCHES * run.accumulate  # no firing waits for another one
-    plan = replace(plan, hooks=tuple(replace(h, queue=waiting) if h.queue else h for h in plan.hooks))
+    queue = TRIAL_ITERS * TRIAL_BATCHES * run.accumulate  # no firing waits for another one
+    hooks = []
+    for hook in plan.hooks:
+        if hook.queue:
+            hook = replace(hook, queue=queue)
+        hooks.append(hook)
+    plan = replace(plan, hooks=tuple(hooks))
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
-        parts = shortened(build(loaded, plan, base, say), BATCHES, "--offload")
+        parts = shortened(build(loaded, plan, base, say), TRIAL_BATCHES, "--offload")
 
         def train(trainer: Trainer, store: CheckpointStore) -> Mapping[int, tuple[int, int]]:
-            trainer.train_once(store, test=False, iters=ITERS)
+            trainer.train_once(store, test=False, iters=TRIAL_ITERS)
             return trainer.copies
 
         by_binding, _ = in_temporary_run(loaded, parts, plan, train, say)
@@ -261,12 +287,13 @@ def copies_made(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]
     for binding in plan.bindings:
         if binding.id in by_binding:
             size, ns = by_binding[binding.id]
-            result[binding.hook] = max(result.get(binding.hook, (0, 0.0)), (size, ns / 1e6))
+            largest = result.get(binding.hook, (0, 0.0))
+            result[binding.hook] = max(largest, (size, ns / 1e6))
     return result
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated(Generic[Result]):
+class EvaluationResult(Generic[Result]):
     """The `result` of a checkpoint on some data, and how far its training was: iterations and epochs done."""
 
     it: int
@@ -285,21 +312,29 @@ def with_checkpoint(
     say: Callable[..., None],
     *,
     single: bool = False,
-) -> Evaluated[Result]:
+    without: Sequence[str] = (),
+) -> EvaluationResult[Result]:
     """Execute `Trainer.evaluate` or `Trainer.predict` with a checkpoint, and the pipeline that it was saved with.
 
     The data are a split ("val") or one of its sets ("val.ood"); a `single` set where several have no common rows.
-    `overrides` are laid over the pipeline. The run's directory is only read: what hooks log goes to a temporary folder.
-    Exceptions propagate; a traceback is printed where a hook raised. Raises UserError when there are no such data.
+    `overrides` are laid over the pipeline, and hooks and groups in `without` are off. The run's directory is only read:
+    what hooks log goes to a temporary folder. Exceptions propagate; a traceback is printed where a hook raised. Raises
+    UserError when there are no such data.
     """
     recorded = short(checkpoint.absolute() / run_dir.pipeline.name)
-    loaded = load(recorded, overrides, recorded=True)
+    loaded = load(recorded, overrides, without=without, recorded=True)
+    loaded = replace(loaded, weights=recorded_weights(run_dir))
     sources = loaded.pipeline.data.sources()
     sets = sets_of(name, sources)
-    if not sets or (single and len(sets) > 1):
-        message = f"[data.{name}] has several sets" if sets else f"the pipeline has no [data.{name}]"
-        hint = f"choose by --split: {', '.join(sets)}" if sets else "--split: " * single + nearest_or_all(name, sources)
-        raise UserError(Problem(message, Where(str(recorded)), hint))
+    where = Where(str(recorded))
+    if not sets:
+        hint = nearest_or_all(name, sources)
+        if single:
+            hint = f"--split: {hint}"
+        raise UserError(Problem(f"the pipeline has no [data.{name}]", where, hint))
+    if single and len(sets) > 1:
+        hint = f"choose by --split: {', '.join(sets)}"
+        raise UserError(Problem(f"[data.{name}] has several sets", where, hint))
     base = run_dir.base()
     plan = compile_pipeline(loaded, base)
 
@@ -308,5 +343,6 @@ def with_checkpoint(
 
     with torch_settings(loaded.pipeline.run, say):
         parts = build(loaded, plan, base, say, [split_of(name)], fresh=False)
+        parts = replace(parts, data=dict(each_source(parts.data)))  # of several training sets one alone may be wanted
         (result, state), _ = in_temporary_run(loaded, parts, plan, with_state, say)
-    return Evaluated(state.iter, state.epoch, {name: parts.data[name].info for name in sets}, result)
+    return EvaluationResult(state.iter, state.epoch, {name: parts.data[name].info for name in sets}, result)

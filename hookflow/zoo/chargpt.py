@@ -36,45 +36,56 @@ class Text(BatchSharding):
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        files, text = read_text(path, pipeline_dir)
-        cut = len(text) * 9 // 10
-        self._text = text[:cut] if split == "train" else text[cut:]
-        self._training, self._seed, self._length = split == "train", seed, length
-        windows = (len(self._text) - 1) // length - self._training  # in training they begin anywhere in the first one
+        num_files, text = read_text(path, pipeline_dir)
+        begin_of_val = len(text) * 9 // 10
+        self._training = split == "train"
+        if self._training:
+            self._text = text[:begin_of_val]
+        else:
+            self._text = text[begin_of_val:]
+        self._seed = seed
+        self._length = length
+        windows = (len(self._text) - 1) // length
+        if self._training:
+            windows -= 1  # they begin anywhere in the first one
         if windows < batch_size:
-            message = (
-                f"{path} has {max(windows, 0)} windows of {length} bytes for {split}, and a batch needs {batch_size}"
-            )
+            available = max(windows, 0)
+            message = f"{path} has {available} windows of {length} bytes for {split}, and a batch needs {batch_size}"
             raise UserError(Problem(message, hint="give it more text, or make batch_size or length smaller"))
         super().__init__(windows, batch_size, drop_last=self._training, rank=rank, world=world)
-        self.info = self.describe(path, f"{len(self._text):,} bytes of {counted(files, 'file')}", synthetic=False)
+        note = f"{len(self._text):,} bytes of {counted(num_files, 'file')}"
+        self.info = self.describe(path, note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
-        first = torch.arange(self.examples) * self._length
+        starts = torch.arange(self.examples) * self._length
         if self._training:
             generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
-            first = first[torch.randperm(len(first), generator=generator)]
-            first += torch.randint(self._length, (1,), generator=generator)
-        within = torch.arange(self._length + 1)
+            order = torch.randperm(len(starts), generator=generator)
+            starts = starts[order]
+            starts += torch.randint(self._length, (1,), generator=generator)
+        offsets = torch.arange(self._length + 1)
         for index in range(start, len(self)):
-            yield self._text[self.shard(first, index)[:, None] + within].long()
+            batch_starts = self.shard(starts, index)
+            positions = batch_starts[:, None] + offsets
+            yield self._text[positions].long()
 
 
 def read_text(path: str, base: Path) -> tuple[int, Tensor]:
     """Return how many files match, and their bytes one after another, uint8. Raises UserError when there is none."""
     pattern = Path(path).expanduser()
-    whole = pattern if pattern.is_absolute() else base / pattern
-    files = sorted(file for file in whole.parent.glob(whole.name) if file.is_file())
+    if not pattern.is_absolute():
+        pattern = base / pattern
+    files = sorted(file for file in pattern.parent.glob(pattern.name) if file.is_file())
     if not files:
-        raise UserError(
-            Problem(f"there is no text {whole}", hint="data.train.args.path names it, relative to the pipeline")
-        )
-    return len(files), torch.from_numpy(np.concatenate([np.fromfile(file, np.uint8) for file in files]))
+        hint = "data.train.args.path names it, relative to the pipeline"
+        raise UserError(Problem(f"there is no text {pattern}", hint=hint))
+    contents = [np.fromfile(file, np.uint8) for file in files]
+    return len(files), torch.from_numpy(np.concatenate(contents))
 
 
 def encode(text: str) -> Tensor:
     """Return a text as tokens, int64 (length,)."""
-    return torch.tensor([*text.encode()], dtype=torch.int64)
+    return torch.tensor(list(text.encode()), dtype=torch.int64)
 
 
 def decode(tokens: Tensor) -> str:
@@ -92,20 +103,28 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
         self.attend = nn.Linear(width, 3 * width, bias=False)
         self.gather = nn.Linear(width, width, bias=False)
         self.widen = nn.Linear(width, 4 * width)
         self.narrow = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (
-            part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.attend(self.norm1(x)).chunk(3, 2)
-        )
-        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.gather(seen.transpose(1, 2).flatten(2))
-        result: Tensor = x + self.narrow(functional.gelu(self.widen(self.norm2(x))))
+        query, key, value = self.attend(self.norm1(x)).chunk(3, 2)
+        query = self._split_heads(query)
+        key = self._split_heads(key)
+        value = self._split_heads(value)
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.gather(attended.transpose(1, 2).flatten(2))
+        hidden = functional.gelu(self.widen(self.norm2(x)))
+        result: Tensor = x + self.narrow(hidden)
         return result
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """Return (batch, length, width) as (batch, heads, length, width / heads)."""
+        heads: Tensor = x.unflatten(2, (self.heads, -1))
+        return heads.transpose(1, 2)
 
 
 class CharGPT(nn.Module):
@@ -127,17 +146,22 @@ class CharGPT(nn.Module):
         self.context = context
         self.token = nn.Embedding(VOCABULARY, width)
         self.position = nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
         self.norm = nn.LayerNorm(width)
         for name, parameter in self.named_parameters():
-            if parameter.ndim == 2:  # what is added to the residual stream begins small: there are two a layer
-                last = name.endswith(("gather.weight", "narrow.weight"))
-                nn.init.normal_(parameter, std=0.02 / (2 * layers) ** 0.5 if last else 0.02)
+            if parameter.ndim != 2:
+                continue
+            std = 0.02
+            if name.endswith(("gather.weight", "narrow.weight")):  # added to the residual stream, two a layer
+                std = 0.02 / (2 * layers) ** 0.5
+            nn.init.normal_(parameter, std=std)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        at = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.norm(self.blocks(self.token(tokens) + self.position(at)))
-        return functional.linear(x, self.token.weight)
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.token(tokens) + self.position(positions)
+        x = self.norm(self.blocks(x))
+        logits: Tensor = functional.linear(x, self.token.weight)
+        return logits
 
 
 def write(model: nn.Module, tokens: Tensor, count: int, temperature: float, context: int, seed: int) -> Tensor:
@@ -148,6 +172,7 @@ def write(model: nn.Module, tokens: Tensor, count: int, temperature: float, cont
     generator = torch.Generator(tokens.device).manual_seed(seed)
     for _ in range(count):
         logits = model(tokens[None, -context:])[0, -1].float()
-        chances = (logits / temperature).softmax(0)
-        tokens = torch.cat((tokens, torch.multinomial(chances, 1, generator=generator)))
+        probabilities = (logits / temperature).softmax(0)
+        next_token = torch.multinomial(probabilities, 1, generator=generator)
+        tokens = torch.cat((tokens, next_token))
     return tokens

@@ -33,16 +33,20 @@ class Circle(BatchSharding):
         world: int = 1,
     ) -> None:
         examples = SPLITS[split]
-        drawn = torch.rand(examples, 2, generator=torch.Generator().manual_seed(list(SPLITS).index(split)))
-        self._points = (2 * drawn - 1).to(device)
-        self._inside = (self._points.norm(dim=1) < RADIUS).long()
+        split_seed = list(SPLITS).index(split)
+        generator = torch.Generator().manual_seed(split_seed)
+        unit_square = torch.rand(examples, 2, generator=generator)
+        self._points = (2 * unit_square - 1).to(device)
+        distance = self._points.norm(dim=1)
+        self._inside = (distance < RADIUS).long()
         self._seed = seed
         super().__init__(examples, batch_size, drop_last=True, rank=rank, world=world)
         self.info = self.describe("circle", "points drawn at random, in or out of a circle", synthetic=True)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
-        order = torch.randperm(len(self._points), generator=generator).to(self._points.device)
+        order = torch.randperm(len(self._points), generator=generator)
+        order = order.to(self._points.device)
         for index in range(start, len(self)):
             chosen = self.shard(order, index)
             yield self._points[chosen], self._inside[chosen]

@@ -30,7 +30,8 @@ class Gaussians(nn.Module):
     def __init__(self, count: Annotated[int, Field(ge=1, description="Gaussians to begin with")] = 200) -> None:
         super().__init__()
         self.position = nn.Parameter(torch.rand(count, 2) * 2 - 1)
-        self.scaling = nn.Parameter(torch.full((count, 2), math.log(1.4 / math.sqrt(count))))
+        standard_deviation = 1.4 / math.sqrt(count)
+        self.scaling = nn.Parameter(torch.full((count, 2), math.log(standard_deviation)))
         self.rotation = nn.Parameter(torch.zeros(count, 1))
         self.colour = nn.Parameter(torch.zeros(count, 3))
 
@@ -41,23 +42,33 @@ class Gaussians(nn.Module):
         """Return the colours at places; the Gaussians' exponents are a matrix product over the monomials of x and y."""
         x, y = places.unbind(1)
         monomials = torch.stack((x * x, x * y, y * y, x, y, torch.ones_like(x)))
-        return (self._exponents() @ monomials).exp().T @ self.colour
+        exponents = self._coefficients() @ monomials  # (count, pixels)
+        weights = exponents.exp()
+        return weights.T @ self.colour
 
-    def _exponents(self) -> Tensor:
+    def _coefficients(self) -> Tensor:
         """Return the coefficients (count, 6) of x², xy, y², x, y and 1 in each Gaussian's exponent."""
-        narrow, long = (-2 * self.scaling).exp().unbind(1)  # 1 / variance along the two axes
-        cos, sin = self.rotation[:, 0].cos(), self.rotation[:, 0].sin()
-        xx = cos * cos * narrow + sin * sin * long
-        xy = cos * sin * (narrow - long)
-        yy = sin * sin * narrow + cos * cos * long
-        at_x, at_y = self.position.unbind(1)
-        to_x, to_y = xx * at_x + xy * at_y, xy * at_x + yy * at_y
-        return -0.5 * torch.stack((xx, 2 * xy, yy, -2 * to_x, -2 * to_y, to_x * at_x + to_y * at_y), 1)
+        inverse_variances = (-2 * self.scaling).exp()
+        first, second = inverse_variances.unbind(1)  # along the two axes
+        angle = self.rotation[:, 0]
+        cos = angle.cos()
+        sin = angle.sin()
+        # the inverse of the covariance matrix
+        xx = cos * cos * first + sin * sin * second
+        xy = cos * sin * (first - second)
+        yy = sin * sin * first + cos * cos * second
+        # that matrix times the position
+        mean_x, mean_y = self.position.unbind(1)
+        linear_x = xx * mean_x + xy * mean_y
+        linear_y = xy * mean_x + yy * mean_y
+        constant = linear_x * mean_x + linear_y * mean_y
+        return -0.5 * torch.stack((xx, 2 * xy, yy, -2 * linear_x, -2 * linear_y, constant), 1)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Make room for as many Gaussians as a checkpoint has; the parameters stay those that the optimizer knows."""
         for name, parameter in self.named_parameters():
-            if (saved := state.get(f"{prefix}{name}")) is not None:
+            saved = state.get(f"{prefix}{name}")
+            if saved is not None:
                 parameter.data = parameter.new_empty(saved.shape)
         super()._load_from_state_dict(state, prefix, *rest)
 
@@ -67,15 +78,26 @@ def change_rows(model: nn.Module, optimizer: Optimizer, change: Callable[[Tensor
 
     The graph of the last backward pass may hold the old parameter.
     """
-    new = {old: nn.Parameter(change(old.detach()), old.requires_grad) for old in model.parameters()}
+    replacements: dict[nn.Parameter, nn.Parameter] = {}
     for name, old in list(model.named_parameters()):
-        setattr(model, name, new[old])
+        rows = change(old.detach())
+        replacements[old] = nn.Parameter(rows, old.requires_grad)
+        setattr(model, name, replacements[old])
     for group in optimizer.param_groups:
-        group["params"] = [new.get(old, old) for old in group["params"]]
-    for old, parameter in new.items():
-        if state := optimizer.state.pop(old, None):
-            averages = {key: change(value) for key, value in state.items() if getattr(value, "shape", 0) == old.shape}
-            optimizer.state[parameter] = {**state, **averages}
+        group["params"] = [replacements.get(old, old) for old in group["params"]]
+    for old, parameter in replacements.items():
+        state = optimizer.state.pop(old, None)
+        if state:
+            optimizer.state[parameter] = _change_averages(state, old.shape, change)
+
+
+def _change_averages(state: Mapping[str, Any], shape: torch.Size, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """Return an optimizer's state of a parameter, its averages changed: what has the parameter's shape."""
+    changed = dict(state)
+    for key, value in state.items():
+        if isinstance(value, Tensor) and value.shape == shape:
+            changed[key] = change(value)
+    return changed
 
 
 class Painting:
@@ -104,7 +126,11 @@ class Painting:
     def densify(self, run: Run, gaussians: Mapping[str, Tensor]) -> None:
         """Add Gaussians, given by the rows of each parameter, and fire `after_densify`."""
         count = len(gaussians["position"])
-        change_rows(run.model, run.optimizer, lambda rows: functional.pad(rows, (0, 0, 0, count)))
+
+        def append_zeros(rows: Tensor) -> Tensor:
+            return functional.pad(rows, (0, 0, 0, count))
+
+        change_rows(run.model, run.optimizer, append_zeros)
         for name, parameter in run.model.named_parameters():
             parameter.detach()[-count:] = gaussians[name]
         run.fire("after_densify", count)
@@ -116,20 +142,38 @@ class Painting:
 
 def landscape(height: int, width: int) -> Tensor:
     """Return dusk above mountains and a lake, float32 (height, width, 3) from 0 to 1: at any size the same picture."""
-    rows, columns = ((torch.arange(size) + 0.5) / size for size in (height, width))
+    rows = _pixel_centres(height)
+    columns = _pixel_centres(width)
     y, x = torch.meshgrid(rows, 1.5 * columns, indexing="ij")
-    blue, orange, glow, sun, rock = torch.tensor(
-        ((0.16, 0.24, 0.48), (0.98, 0.62, 0.36), (0.45, 0.34, 0.18), (1.0, 0.95, 0.75), (0.26, 0.24, 0.36))
-    )
+    blue = torch.tensor((0.16, 0.24, 0.48))
+    orange = torch.tensor((0.98, 0.62, 0.36))
+    glow = torch.tensor((0.45, 0.34, 0.18))
+    sun = torch.tensor((1.0, 0.95, 0.75))
+    rock = torch.tensor((0.26, 0.24, 0.36))
     lake = (y - 0.62).clamp(min=0)  # how far below the shore; it mirrors what is above
-    y = y - 2 * lake + 0.02 * (110 * y + 4 * x).sin() * lake
-    away = ((x - 0.98) ** 2 + (y - 0.36) ** 2).sqrt()
-    # a ridge of waves, each half as high and about half as long as the one before
-    ridge = 0.5 - sum(0.14 / 2**k * (1 - (3.1 * 2.3**k * x + 0.4 * (k + 1)).sin().abs()) for k in range(4))
-    sky = torch.lerp(blue, orange, (y / 0.62).clamp(0, 1)[..., None] ** 1.3) + (-7 * away).exp()[..., None] * glow
-    image = torch.lerp(sky, sun, (8 - 100 * away).clamp(0, 1)[..., None])
-    image = torch.lerp(image, rock, (0.5 + (y - ridge) * height / 1.2).clamp(0, 1)[..., None])
-    return (image * (1 - 0.18 * (lake > 0) - 0.9 * lake)[..., None]).clamp(0, 1)
+    ripples = (110 * y + 4 * x).sin()
+    y = y - 2 * lake + 0.02 * ripples * lake
+    distance_to_sun = ((x - 0.98) ** 2 + (y - 0.36) ** 2).sqrt()
+    mountains: Tensor | float = 0.0  # waves, each half as high and about half as long as the one before
+    for k in range(4):
+        wave = (3.1 * 2.3**k * x + 0.4 * (k + 1)).sin()
+        mountains = mountains + 0.14 / 2**k * (1 - wave.abs())
+    ridge = 0.5 - mountains
+
+    dusk = (y / 0.62).clamp(0, 1) ** 1.3
+    halo = (-7 * distance_to_sun).exp()
+    sky = torch.lerp(blue, orange, dusk[..., None]) + halo[..., None] * glow
+    disc = (8 - 100 * distance_to_sun).clamp(0, 1)
+    image = torch.lerp(sky, sun, disc[..., None])
+    below_ridge = (0.5 + (y - ridge) * height / 1.2).clamp(0, 1)
+    image = torch.lerp(image, rock, below_ridge[..., None])
+    brightness = 1 - 0.18 * (lake > 0) - 0.9 * lake
+    return (image * brightness[..., None]).clamp(0, 1)
+
+
+def _pixel_centres(size: int) -> Tensor:
+    """Return the middle of each pixel of a row or a column, from 0 to 1: (size,)."""
+    return (torch.arange(size) + 0.5) / size
 
 
 class Picture(BatchSharding):
@@ -150,31 +194,44 @@ class Picture(BatchSharding):
         seed: int,
         device: torch.device,
     ) -> None:
-        self.image = (read_image(Path(path).expanduser(), side) if path else landscape(side * 2 // 3, side)).to(device)
+        if path:
+            image = read_image(Path(path).expanduser(), side)
+        else:
+            image = landscape(side * 2 // 3, side)
+        height, width, _ = image.shape
+        self.image = image.to(device)
         """The whole image, float32 (height, width, 3)."""
-        self.places = places(*self.image.shape[:2]).to(device)
+        self.places = places(height, width).to(device)
         """Where its pixels are, row by row, float32 (height × width, 2)."""
         self._colours = self.image.reshape(-1, 3)
-        self._training, self._seed, self._size = split == "train", seed, batch_size
-        super().__init__(batches * batch_size if self._training else len(self.places), batch_size, drop_last=False)
-        height, width, _ = self.image.shape
-        self.info = self.describe(Path(path).name or "landscape", f"{width} × {height} pixels", synthetic=not path)
+        self._training = split == "train"
+        self._seed = seed
+        self._size = batch_size
+        examples = len(self.places)
+        if self._training:
+            examples = batches * batch_size
+        super().__init__(examples, batch_size, drop_last=False)
+        name = Path(path).name or "landscape"
+        self.info = self.describe(name, f"{width} × {height} pixels", synthetic=not path)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         for index in range(start, len(self)):
             if self._training:
-                generator = torch.Generator().manual_seed((self._seed * 1_000_003 + epoch) * len(self) + index)
+                seed = (self._seed * 1_000_003 + epoch) * len(self) + index
+                generator = torch.Generator().manual_seed(seed)
                 chosen = torch.randint(len(self.places), (self._size,), generator=generator)
                 chosen = chosen.to(self.places.device)
                 yield self.places[chosen], self._colours[chosen]
             else:
-                part = slice(index * self._size, (index + 1) * self._size)
+                begin = index * self._size
+                part = slice(begin, begin + self._size)
                 yield self.places[part], self._colours[part]
 
 
 def places(height: int, width: int) -> Tensor:
     """Return the x and y of the middle of each pixel, from -1 to 1, row by row: (height × width, 2)."""
-    y, x = ((torch.arange(size) + 0.5) / size * 2 - 1 for size in (height, width))
+    x = _pixel_centres(width) * 2 - 1
+    y = _pixel_centres(height) * 2 - 1
     return torch.stack((x.repeat(height), y.repeat_interleave(width)), 1)
 
 
@@ -183,19 +240,22 @@ def read_image(path: Path, side: int) -> Tensor:
 
     Raises UserError when it cannot be read.
     """
-    if missing := missing_package(f"the image {path}", "pillow", "images", module="PIL"):
-        raise UserError(missing)
+    problem = missing_package(f"the image {path}", "pillow", "images", module="PIL")
+    if problem:
+        raise UserError(problem)
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path) as file:
-            pixels = torch.from_numpy(np.array(file.convert("RGB"), np.float32) / 255)
+            array = np.array(file.convert("RGB"), np.float32)
+        pixels = torch.from_numpy(array / 255)
     except FileNotFoundError:
         raise UserError(Problem(f"there is no image {path.absolute()}")) from None
     except (UnidentifiedImageError, OSError) as error:
         raise UserError(Problem(f"{path} cannot be read as an image: {error}")) from error
     height, width, _ = pixels.shape
     scale = min(side / max(height, width), 1)
-    size = max(round(height * scale), 1), max(round(width * scale), 1)
-    whole = functional.interpolate(pixels.permute(2, 0, 1)[None], size, mode="bilinear", antialias=True)
-    return whole[0].permute(1, 2, 0).clamp(0, 1).contiguous()
+    size = (max(round(height * scale), 1), max(round(width * scale), 1))
+    channels_first = pixels.permute(2, 0, 1)
+    scaled = functional.interpolate(channels_first[None], size, mode="bilinear", antialias=True)
+    return scaled[0].permute(1, 2, 0).clamp(0, 1).contiguous()

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from hookflow.hooks.run import Run
 
-PICTURES = 5000
+WHITENING_IMAGES = 5000
 """How many images the covariance is taken over; it is known to a per cent or so by then."""
 
-EPS = 5e-4
+WHITENING_EPS = 5e-4
 """Added to each eigenvalue, so that directions that are all noise are not blown up."""
 
 
@@ -43,7 +43,8 @@ class Whiten(Hook):
             raise UserError(Problem(message))
         if run.iter == 0:
             with torch.no_grad():
-                weights = whitening(run.data["train"].sample(PICTURES), layer.weight.shape)
+                images = run.data["train"].sample(WHITENING_IMAGES)
+                weights = whitening(images, layer.weight.shape)
                 layer.weight.copy_(shard_like(weights, layer.weight))
 
 
@@ -59,9 +60,11 @@ def whitening(images: Tensor, shape: tuple[int, ...]) -> Tensor:
     filters, channels, height, width = shape
     patches = images.unfold(2, height, 1).unfold(3, width, 1)
     patches = patches.permute(0, 2, 3, 1, 4, 5).reshape(-1, channels * height * width)
-    variances, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
-    scaled = (directions / (variances + EPS).sqrt()).T.flip(0)[: filters // 2]
-    return torch.cat((scaled, -scaled)).reshape(shape)
+    covariance = patches.T @ patches / len(patches)
+    variances, directions = torch.linalg.eigh(covariance)  # ascending
+    scaled = directions / (variances + WHITENING_EPS).sqrt()
+    strongest = scaled.T.flip(0)[: filters // 2]
+    return torch.cat((strongest, -strongest)).reshape(shape)
 
 
 @dataclass(eq=False)
@@ -87,18 +90,18 @@ class Densify(Hook):
     def after_train_iter(self, run: Run, batch: tuple[Tensor, Tensor], outputs: dict[str, Any]) -> None:
         import torch
 
-        places, residual = batch[0], outputs["residual"]
+        places = batch[0]
+        residual = outputs["residual"]
         count = min(self.count, len(places))
-        chosen = torch.multinomial(residual.abs().sum(1) + 1e-9, count)
-        run.task.densify(
-            run,
-            {
-                "position": places[chosen],
-                "scaling": places.new_full((count, 2), math.log(self.scale)),
-                "rotation": places.new_zeros(count, 1),
-                "colour": residual[chosen],
-            },
-        )
+        errors = residual.abs().sum(1)
+        chosen = torch.multinomial(errors + 1e-9, count)
+        gaussians = {
+            "position": places[chosen],
+            "scaling": places.new_full((count, 2), math.log(self.scale)),
+            "rotation": places.new_zeros(count, 1),
+            "colour": residual[chosen],
+        }
+        run.task.densify(run, gaussians)
         run.log("gaussians", len(run.model))  # type: ignore[arg-type]  # the task's model has a length
 
 
@@ -115,7 +118,8 @@ class Prune(Hook):
 
     def after_densify(self, run: Run) -> None:
         colour: Any = run.model.colour
-        run.task.prune(run, colour.detach().abs().amax(1) >= self.threshold)
+        strength = colour.detach().abs().amax(1)
+        run.task.prune(run, strength >= self.threshold)
 
 
 class Render(Hook):
@@ -134,11 +138,12 @@ class Render(Hook):
         import torch
 
         picture = run.data["train"]
-        image = torch.cat([run.model(part) for part in picture.places.split(4096)]).reshape(picture.image.shape)
+        colours = [run.model(places) for places in picture.places.split(4096)]
         if run.rank:
             return
-        message = f"{len(run.model):,} Gaussians, PSNR {run.metric('psnr'):.1f} dB"  # type: ignore[arg-type]
-        run.log_image("render", image, message)
+        image = torch.cat(colours).reshape(picture.image.shape)
+        caption = f"{len(run.model):,} Gaussians, PSNR {run.metric('psnr'):.1f} dB"  # type: ignore[arg-type]
+        run.log_image("render", image, caption)
 
 
 @dataclass(eq=False)
@@ -160,7 +165,7 @@ class Sample(Hook):
         from hookflow.zoo.chargpt import decode, encode, write
 
         context: int = run.model.context  # type: ignore[assignment]
-        begun = encode(self.prompt).to(run.device)
-        written = write(run.model, begun, self.count, self.temperature, context, seed=run.iter)
+        prompt = encode(self.prompt).to(run.device)
+        tokens = write(run.model, prompt, self.count, self.temperature, context, seed=run.iter)
         if run.rank == 0:
-            run.log_text("sample", decode(written))
+            run.log_text("sample", decode(tokens))

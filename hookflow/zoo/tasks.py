@@ -15,27 +15,32 @@ from hookflow.hooks.run import Run
 from hookflow.runner.data.batches import size_of
 
 
-def _pair(run: Run, batch: Any) -> tuple[Any, Tensor]:
+def _inputs_and_target(run: Run, batch: Any) -> tuple[Any, Tensor]:
     """Return the inputs and the target of a batch. Raises UserError for another batch."""
     if isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor):
         return batch[0], batch[1]
-    message = f"a batch of data.{run.split} is {_shown(batch)}, and this task needs inputs and a tensor of targets"
+    message = f"a batch of data.{run.split} is {_describe(batch)}, and this task needs inputs and a tensor of targets"
     raise UserError(Problem(message, hint=OWN_TASK))
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     """Return in words what a batch is, or a part of it."""
     match value:
         case Tensor():
-            return f"{str(value.dtype).removeprefix('torch.')} {(*value.shape,)}"
+            dtype = str(value.dtype).removeprefix("torch.")
+            return f"{dtype} {tuple(value.shape)}"
         case Mapping():
-            return f"a dict of {', '.join(map(str, value))}"
+            keys = ", ".join(str(key) for key in value)
+            return f"a dict of {keys}"
         case list() | tuple():
-            return f"[{', '.join([*map(_shown, value[:2]), *['…'] * (len(value) > 2)])}]"
+            items = [_describe(item) for item in value[:2]]
+            if len(value) > 2:
+                items.append("…")
+            return f"[{', '.join(items)}]"
     return type(value).__name__
 
 
-OWN_TASK = 'write a task for it: [task] use = "./task.py:step"; see docs/tasks.md'
+OWN_TASK = 'write a task for it: [task] use = "./task.py:step"; see docs/how-to/tasks.md'
 
 
 def _output(model: Callable[..., Any], inputs: Tensor) -> Tensor:
@@ -47,20 +52,29 @@ def _output(model: Callable[..., Any], inputs: Tensor) -> Tensor:
     return output
 
 
+def _inputs(batch: Tensor | Sequence[Tensor]) -> Tensor:
+    """Return a batch of inputs, or those of a batch that has more."""
+    if isinstance(batch, Tensor):
+        return batch
+    return batch[0]
+
+
 def _precise(logits: Tensor) -> Tensor:
     """Return logits in float32, or in float64 where they are."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-IGNORED = -100
+IGNORED_TARGET = -100
 """The target that PyTorch's losses leave out of their mean."""
 
 
 def _count(target: Tensor) -> int | Tensor:
     """Return how many targets a loss is a mean over: those not ignored; of shares of classes one an example."""
     if not target.is_floating_point():
-        return target.ne(IGNORED).sum()
-    classes = target.size(1) if target.ndim > 1 else 1
+        return target.ne(IGNORED_TARGET).sum()
+    if target.ndim < 2:
+        return target.numel()
+    classes = target.size(1)
     return target.numel() // max(classes, 1)
 
 
@@ -79,12 +93,12 @@ class Classification:
 
     def step(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32), the `logits` (batch, classes) and the `target` (batch,)."""
-        images, target = _pair(run, batch)
+        images, target = _inputs_and_target(run, batch)
         return self._outputs(run, _output(run.model, images), target)
 
     def evaluate(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the same as `step`; the caller has switched the model to evaluation and gradients off."""
-        images, target = _pair(run, batch)
+        images, target = _inputs_and_target(run, batch)
         return self._outputs(run, self._logits(run, images), target)
 
     def batch_weight(self, batch: Any) -> int | Tensor:
@@ -95,19 +109,20 @@ class Classification:
 
     def predict(self, run: Run, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
         """Return the `logits` (batch, classes) and the class `predicted` (batch,) of images, or of those of a batch."""
-        logits = self._logits(run, batch if isinstance(batch, Tensor) else batch[0])
+        logits = self._logits(run, _inputs(batch))
         return {"logits": logits, "predicted": logits.argmax(1)}
 
     def _logits(self, run: Run, images: Tensor) -> Tensor:
         logits = _output(run.model, images)
-        if self.flip_at_test:
-            if logits.ndim > 2:
-                message = f"flip_at_test averages logits (batch, classes), and the model returns {_shown(logits)}"
-                hint = 'of a map, the hook tta with output = "map" turns the mirrored one back'
-                raise UserError(Problem(message, hint=hint))
-            kept = logits.clone()  # a network compiled to CUDA graphs writes its next output over this one
-            logits = (kept + run.model(images.flip(3))) / 2
-        return logits
+        if not self.flip_at_test:
+            return logits
+        if logits.ndim > 2:
+            message = f"flip_at_test averages logits (batch, classes), and the model returns {_describe(logits)}"
+            hint = 'of a map, the hook tta with output = "map" turns the mirrored one back'
+            raise UserError(Problem(message, hint=hint))
+        kept = logits.clone()  # a network compiled to CUDA graphs writes its next output over this one
+        mirrored: Tensor = run.model(images.flip(3))
+        return (kept + mirrored) / 2
 
     def _outputs(self, run: Run, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         try:
@@ -115,9 +130,9 @@ class Classification:
         except (ValueError, IndexError, RuntimeError) as error:
             if type(error) not in (ValueError, IndexError, RuntimeError):  # the memory, or the device
                 raise
-            message = f"the target of data.{run.split} is {_shown(target)}, the logits are {_shown(logits)}: {error}"
+            shapes = f"the target of data.{run.split} is {_describe(target)}, the logits are {_describe(logits)}"
             hint = "as classes, a target is int64 (batch,), each from 0 to one less than the logits of an example"
-            raise UserError(Problem(message, hint=hint)) from error
+            raise UserError(Problem(f"{shapes}: {error}", hint=hint)) from error
         return {"loss": loss, "logits": logits, "target": target}
 
 
@@ -129,34 +144,40 @@ class Regression:
     """
 
     def __init__(self, loss: Literal["mse", "mae", "huber"] = "mse") -> None:
-        kinds: dict[str, Callable[[Tensor, Tensor], Tensor]]
-        kinds = {"mse": functional.mse_loss, "mae": functional.l1_loss, "huber": functional.huber_loss}
-        self.distance = kinds[loss]
+        losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+            "mse": functional.mse_loss,
+            "mae": functional.l1_loss,
+            "huber": functional.huber_loss,
+        }
+        self.distance = losses[loss]
 
     def step(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32), the `predicted` and the `target`, both (batch, …).
 
         Raises UserError when their shapes differ: broadcast against each other they would be a loss of something.
         """
-        inputs, target = _pair(run, batch)
+        inputs, target = _inputs_and_target(run, batch)
         predicted = _output(run.model, inputs).float()
         if predicted.shape == (*target.shape, 1):
             predicted = predicted.squeeze(-1)
         if predicted.shape != target.shape:
-            message = f"the target of data.{run.split} is {_shown(target)}, and the model returns {_shown(predicted)}"
-            raise UserError(Problem(f"{message}: regression needs the same shape"))
+            wanted = f"the target of data.{run.split} is {_describe(target)}"
+            returned = f"the model returns {_describe(predicted)}"
+            raise UserError(Problem(f"{wanted}, and {returned}: regression needs the same shape"))
         return {"loss": self.distance(predicted, target.float()), "predicted": predicted, "target": target}
 
     def evaluate(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the same as `step`, with `mse` and `mae`."""
         outputs = self.step(run, batch)
-        predicted, target = outputs["predicted"], outputs["target"].float()
-        errors = {"mse": functional.mse_loss(predicted, target), "mae": functional.l1_loss(predicted, target)}
-        return {**outputs, **errors}
+        predicted = outputs["predicted"]
+        target = outputs["target"].float()
+        mse = functional.mse_loss(predicted, target)
+        mae = functional.l1_loss(predicted, target)
+        return {**outputs, "mse": mse, "mae": mae}
 
     def predict(self, run: Run, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
         """Return what is `predicted` (batch, …) of inputs, or of those of a batch."""
-        return {"predicted": run.model(batch if isinstance(batch, Tensor) else batch[0]).float()}
+        return {"predicted": run.model(_inputs(batch)).float()}
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return `rmse`, the root of the mean over all examples, not the mean of each batch's root."""
@@ -173,7 +194,11 @@ class LanguageModelling:
 
     def step(self, run: Run, batch: Tensor | tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32: nats a token), the `logits` and the `target` (batch, length)."""
-        tokens, target = (batch[:, :-1], batch[:, 1:]) if isinstance(batch, Tensor) else batch
+        if isinstance(batch, Tensor):
+            tokens = batch[:, :-1]
+            target = batch[:, 1:]
+        else:
+            tokens, target = batch
         logits = _output(run.model, tokens)
         loss = functional.cross_entropy(_precise(logits).flatten(0, 1), target.flatten())
         return {"loss": loss, "logits": logits, "target": target}
@@ -187,7 +212,9 @@ class LanguageModelling:
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return the `perplexity`, e to the mean loss over all targets that count."""
         loss = means["loss"]
-        return {"perplexity": math.inf if loss >= 700 else math.exp(loss)}
+        if loss >= 700:  # its exponential is beyond the largest float
+            return {"perplexity": math.inf}
+        return {"perplexity": math.exp(loss)}
 
 
 class OwnLoss:
@@ -217,10 +244,13 @@ class OwnLoss:
         self.labels = labels
         self.extra = (*extra,)
         self.generate = generate
-        self.max_length, self.pad = max_length, pad
+        self.max_length = max_length
+        self.pad = pad
         self.batch_weight: Callable[[Mapping[str, Any]], int | Tensor] | None = None
-        if weigh_by != "examples":
-            self.batch_weight = partial(self._labels_that_count, first=1 if weigh_by == "next_labels" else 0)
+        if weigh_by == "labels":
+            self.batch_weight = partial(self._labels_that_count, first=0)
+        elif weigh_by == "next_labels":
+            self.batch_weight = partial(self._labels_that_count, first=1)
 
     def step(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the `loss` (a scalar, float32), the `logits`, the `target` (the labels) and the keys in `extra`.
@@ -228,11 +258,12 @@ class OwnLoss:
         Raises UserError when the model has returned no loss.
         """
         output = run.model(**self._inputs(batch))
-        if (loss := _part(output, "loss")) is None:
+        loss = _part(output, "loss")
+        if loss is None:
             message = f"the model has returned no loss ({type(output).__name__}) for {', '.join(batch)}"
             raise UserError(Problem(message, hint=f'a batch needs targets: the key "{self.labels}"'))
-        outputs = {"loss": loss.float(), "target": batch.get(self.labels), **{key: batch[key] for key in self.extra}}
-        return outputs | self._logits(output)
+        outputs = {"loss": loss.float(), "target": batch.get(self.labels)}
+        return outputs | self._extra(batch) | self._logits(output)
 
     def evaluate(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the same as `step`, and what the model has `generated`."""
@@ -240,22 +271,34 @@ class OwnLoss:
 
     def predict(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the model has `generated`, else the `logits`; with the keys in `extra`. Labels are ignored."""
-        kept = {key: batch[key] for key in self.extra}
+        extra = self._extra(batch)
         if self.generate is not None:
-            return kept | self._generated(run, batch)
-        return kept | self._logits(run.model(**self._inputs(batch, self.labels)))
+            return extra | self._generated(run, batch)
+        output = run.model(**self._inputs(batch, self.labels))
+        return extra | self._logits(output)
+
+    def _extra(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: batch[key] for key in self.extra}
 
     def _inputs(self, batch: Mapping[str, Any], *others: str) -> dict[str, Any]:
-        return {key: value for key, value in batch.items() if key not in (*self.extra, *others)}
+        """Return the arguments of the model: the batch without the keys in `extra` and `others`."""
+        left_out = (*self.extra, *others)
+        return {key: value for key, value in batch.items() if key not in left_out}
 
     def _labels_that_count(self, batch: Mapping[str, Any], *, first: int) -> int | Tensor:
         """Return how many labels count, of each example those from `first` on; 1 where there are none to count."""
         labels = batch.get(self.labels)
-        return 1 if labels is None else _count(labels[:, first:] if first else labels)
+        if labels is None:
+            return 1
+        if first:
+            labels = labels[:, first:]
+        return _count(labels)
 
     def _logits(self, output: Any) -> dict[str, Tensor]:
         logits = _part(output, "logits")
-        return {} if logits is None else {"logits": logits}
+        if logits is None:
+            return {}
+        return {"logits": logits}
 
     def _generated(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         if self.generate is None:
@@ -265,8 +308,12 @@ class OwnLoss:
         if ids.shape[1] > self.max_length:
             message = f"the model has generated {ids.shape[1]} tokens, and max_length is {self.max_length}"
             raise UserError(Problem(message, hint="raise max_length, or set generate.max_new_tokens"))
-        return {"generated": functional.pad(ids, (0, self.max_length - ids.shape[1]), value=self.pad)}
+        padding = self.max_length - ids.shape[1]
+        return {"generated": functional.pad(ids, (0, padding), value=self.pad)}
 
 
 def _part(output: Any, name: str) -> Any:
-    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+    """Return a key of a dict, or an attribute; None where there is none."""
+    if isinstance(output, Mapping):
+        return output.get(name)
+    return getattr(output, name, None)

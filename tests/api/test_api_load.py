@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ import hookflow
 from hookflow.api.recorded import RecordedRun
 from hookflow.events.rundir import RunDir
 from tests.conftest import TOY
-from tests.toy import Net
+from tests.support.toy import Net
 
 
 @pytest.fixture
@@ -32,6 +33,37 @@ def test_a_dict_is_what_its_file_is(toy: dict[str, Any]) -> None:
     assert "after_train_iter        throughput → log (every 2)" in str(plan).splitlines()
     run = hookflow.load({"extends": "toy.toml", "run": {"max_iters": 4}}).loaded.pipeline.run
     assert (run.name, run.max_iters, run.max_epochs) == ("toy", 4, None)
+
+
+def test_the_graph_is_that_of_networkx_and_has_the_reasons(toy: dict[str, Any]) -> None:
+    hooks = {
+        "reader": {"reads": ["mine"]},
+        "writer": {"writes": ["mine"], "after": ["reader"]},
+        "maker": {"writes": ["theirs"]},
+        "taker": {"reads": ["theirs"]},
+    }
+    function = {"use": "builtins:print", "points": ["after_train_iter"]}
+    toy["hooks"] = {name: function | table for name, table in hooks.items()}
+    toy["run"]["default_hooks"] = False
+    pipeline = hookflow.load(toy)
+    point = "after_train_iter"
+    kept = pipeline.graph(point)
+    names = dict(kept.nodes(data="hook"))
+    edges = {(names[first], names[then]): edge for first, then, edge in kept.edges(data=True)}
+    assert edges.keys() == {("reader", "writer"), ("maker", "taker")}
+    stated, flow_edge = edges["reader", "writer"], edges["maker", "taker"]
+    assert (stated["kind"], stated["reason"], stated["kept"]) == ("file", "stated", True)
+    assert (flow_edge["kind"], flow_edge["source"], flow_edge["slots"]) == ("flow", "theirs", ("theirs",))
+    order = [names[node] for node in nx.lexicographical_topological_sort(kept)]
+    assert tuple(order) == pipeline.plan.order[point]
+
+    (lost,) = [edge for *_, edge in pipeline.graph(point, dropped=True).edges(data=True) if not edge["kept"]]
+    assert (lost["kind"], lost["slots"], lost["reason"]) == ("flow", ("mine",), "contradicted")
+    assert [(edge.first, edge.then) for edge in lost["against"]] == [("reader", "writer")]
+    assert kept.nodes[0].keys() == {"hook", "point", "half", "phase", "binding", "spec"}
+    assert {node: at for node, at in pipeline.graph().nodes(data="point") if at == point} == dict.fromkeys(kept, point)
+    with pytest.raises(hookflow.UserError, match="after_train_iter"):
+        pipeline.graph("after_train_itr")
 
 
 def test_overrides_go_over_a_file_and_over_a_dict(toy: dict[str, Any]) -> None:
@@ -52,7 +84,7 @@ def test_overrides_go_over_a_file_and_over_a_dict(toy: dict[str, Any]) -> None:
         assert pipeline.hooks["clip"].args == {"max_norm": 0.5}
         (point,) = pipeline.hooks["log"].points or ()
         assert not isinstance(point, str)
-        assert point.every == "2it"
+        assert str(point.every) == "2it"
     assert toy["run"] == {"name": "toy", "max_epochs": 3}, "what was given is left alone"
 
 
@@ -102,14 +134,19 @@ def test_check_raises_what_is_not_there_and_returns_what_is_doubtful(toy: dict[s
 
 
 NAMES = [
+    "ExportedWeights",
     "Hook",
+    "HookCapabilities",
     "Run",
+    "SavedCheckpoints",
     "Source",
     "Task",
     "TrainingTerminatedError",
     "UserError",
     "Writer",
     "__version__",
+    "attach",
+    "callbacks",
     "load",
     "load_run",
     "runs",

@@ -24,10 +24,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import hookflow
 from hookflow import Hook
 from hookflow.events.rundir import RunDir
-from tests.conftest import TOY, hookflow_here, records, wait_for
-from tests.limits import LIMIT
-from tests.processes import Spawned
-from tests.toy import Net, Points
+from tests.conftest import TESTS, TOY, hookflow_here, records, wait_for
+from tests.support.limits import LIMIT
+from tests.support.processes import Spawned
+from tests.support.toy import Net, Points
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
@@ -417,7 +417,7 @@ def test_what_the_training_would_not_see_cannot_be_assigned(
 ) -> None:
     hook = Assigns(name, of_data)
     tables = {
-        "extends": str(TOY.with_name("distributed") / "clouds.toml" if of_data else TOY),
+        "extends": str(TESTS / "distributed" / "clouds.toml" if of_data else TOY),
         "run": {"threads": 1, "max_iters": 2, "dir": str(tmp_path)},
         "hooks": {"assigns": {"use": hook}},
     }

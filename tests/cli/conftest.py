@@ -23,14 +23,14 @@ default_hooks = false
 threads = 1
 device = "cpu"
 [model]
-use = "{TESTS}/toy.py:Net"
+use = "{TESTS}/support/toy.py:Net"
 [optimizer]
 use = "torch.optim:SGD"
 args = {{ lr = 0.1, momentum = 0.9 }}
 [data.train]
-use = "{TESTS}/toy.py:Points"
+use = "{TESTS}/support/toy.py:Points"
 [data.val]
-use = "{TESTS}/toy.py:Points"
+use = "{TESTS}/support/toy.py:Points"
 args = {{ split = 1, examples = 16 }}
 """
 """A pipeline without hooks that trains quickly."""

@@ -15,8 +15,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.process.launch import start
 from tests.cli.conftest import refused
 from tests.conftest import NewRun, records, wait_for
-from tests.limits import LIMIT
-from tests.processes import Training
+from tests.support.limits import LIMIT
+from tests.support.processes import Training
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -47,7 +47,7 @@ def begin() -> Iterator[Start]:
 @pytest.fixture
 def run_dir(new_run: NewRun, begin: Start) -> RunDir:
     """A run that goes on for as long as the test takes, and has a checkpoint."""
-    made = new_run("run.max_epochs=100000", 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}')
+    made = new_run("run.max_epochs=100000", 'hooks.slow={use="./common_hooks.py:slow", points=["after_backward"]}')
     begin(made)
     wait_for(lambda: bool(records(made, "epoch")))
     return made
@@ -118,8 +118,8 @@ def has_said(run_dir: RunDir, text: str) -> bool:
 
 
 def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, begin: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hookflow.cli.control.PATIENCE", LIMIT)
-    monkeypatch.setattr("hookflow.cli.control.ENDING", LIMIT)
+    monkeypatch.setattr("hookflow.cli.control.SAFE_POINT_TIMEOUT", LIMIT)
+    monkeypatch.setattr("hookflow.cli.control.END_TIMEOUT", LIMIT)
     run_dir = new_run("run.max_epochs=100000")
     training = begin(run_dir)
     done = CliRunner().invoke(app, ["stop", "toy"])
@@ -134,7 +134,7 @@ def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, begin: Start, monke
 
 
 def test_a_run_that_hangs_is_named_and_ended(new_run: NewRun, begin: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hookflow.cli.control.PATIENCE", 0.1)
+    monkeypatch.setattr("hookflow.cli.control.SAFE_POINT_TIMEOUT", 0.1)
     monkeypatch.setattr(commands, "STEPS", [(number, max(seconds, LIMIT)) for number, seconds in commands.STEPS[1:]])
     run_dir = new_run('hooks.hangs={use="tests.distributed.actors:Hangs"}')
     training = begin(run_dir)

@@ -16,9 +16,9 @@ from hookflow.hooks.builtin.predict import WRITERS, Predictions
 from tests.cli.conftest import invoke, refused
 from tests.conftest import TOY, NewRun, Train, hookflow, hookflow_here, records, wait_for
 from tests.faults.disk import Disk
-from tests.golden_files import check_golden
 from tests.runner.same import final_state
-from tests.toy import Net, Points
+from tests.support.golden_files import check_golden
+from tests.support.toy import Net, Points
 
 
 def as_json(*arguments: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_in_words(run: RunDir) -> None:
     sets = f"data.val={{a={one}, b={one}}}", "hooks.early_stop.enabled=false", "hooks.checkpoint.enabled=false"
     lines = invoke("val", run.path, *(part for text in sets for part in ("--set", text))).splitlines()
     assert lines[1:3] == ["a: on 8 examples of SYNTHETIC points", "b: on 8 examples of SYNTHETIC points"]
-    stream = f'data.val={{use="{TOY.parent}/loaders.py:Endless", loader={{batch_size=8, batches=2}}}}'
+    stream = f'data.val={{use="{TOY.parent}/data_loaders.py:Endless", loader={{batch_size=8, batches=2}}}}'
     assert invoke("val", run.path, "--set", stream).splitlines()[1] == "on 2 batches of Endless"
     assert invoke("val", run.checkpoints / "it00000005").splitlines()[0].endswith("(iteration 5, epoch 1)")
     head, on, file = invoke("predict", run.path, "--out", "rows.npz", "--split", "val").splitlines()
@@ -72,12 +72,12 @@ def test_what_is_not_there_is_named_and_a_hook_that_raises_ends_it(run: RunDir, 
     assert '\n    --split: did you mean "test"?' in refused("predict", run.path, "--split", "tset")
     other = refused("val", run.path, "--set", "model.args.width=3")
     assert "model and optimizer must be those of the checkpoint" in other and "a run continues" not in other
-    bad = 'hooks.bad={use="./watchers.py:Fails", args={place="after_test_iter"}}'
+    bad = 'hooks.bad={use="./common_hooks.py:Fails", args={place="after_test_iter"}}'
     invoke("test", run.path, "--set", bad, code=1)
 
 
 def test_what_is_not_finite_is_null_and_data_that_are_missing_are_told(new_run: NewRun, train_here: Train) -> None:
-    hook = '{use="tests.callables:puts", args={value=nan}, points=["after_val_epoch"]}'
+    hook = '{use="tests.support.callable_hooks:puts", args={value=nan}, points=["after_val_epoch"]}'
     test = '[data.test]\nuse = "./toy.py:Points"\nargs = { split = 2, examples = 16 }\n'
     run_dir = new_run("run.max_epochs=1", f"hooks.puts={hook}", swap=(test, ""))
     assert train_here(run_dir) == 0
@@ -90,7 +90,7 @@ def test_what_is_not_finite_is_null_and_data_that_are_missing_are_told(new_run: 
 
 def test_the_trace(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{trace}"}}}}'
+    tracer = f'hooks.tracer={{use="./common_hooks.py:Tracer", phase="last", args={{file="{trace}"}}}}'
     run_dir = new_run(tracer, "run.max_epochs=1", "data.test.args={examples=8, split=2}")
     assert train_here(run_dir) == 0
     for command in ("val", "test", "predict"):
@@ -105,8 +105,8 @@ def doubled(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     from tests.conftest import train_toy
 
     keys = 'points=["forward"], modules=["head"], stages=["train", "val", "test"], enabled=false'
-    halves = f'hooks.halves={{use="./module_watchers.py:halves", {keys}}}'
-    doubles = 'hooks.doubles={use="./steerers.py:Doubles"}'
+    halves = f'hooks.halves={{use="./module_hooks.py:halves", {keys}}}'
+    doubles = 'hooks.doubles={use="./control_hooks.py:Doubles"}'
     return train_toy(tmp_path_factory.mktemp("doubled"), "run.max_epochs=1", doubles, halves)
 
 
@@ -185,7 +185,9 @@ def test_hooks_see_what_is_predicted_may_add_to_it_and_fire_in_their_stages(doub
 def test_the_data_need_no_targets_and_examples_of_a_loader_have_their_index(doubled: RunDir, tmp_path: Path) -> None:
     shown = predicted(doubled, tmp_path / "rows.npz", "--split", "val", "--set", 'data.val.use="./toy.py:Unlabelled"')
     assert shown["shapes"]["predicted"] == [16]
-    reversed_ = 'data.val={use="./loaders.py:dataset", loader={batch_size=5, sampler="./loaders.py:backwards"}}'
+    reversed_ = (
+        'data.val={use="./data_loaders.py:dataset", loader={batch_size=5, sampler="./data_loaders.py:backwards"}}'
+    )
     predicted(doubled, tmp_path / "rows.pt", "--split", "val", "--set", reversed_)
     assert torch.load(tmp_path / "rows.pt", weights_only=True)["index"].tolist() == list(range(23, -1, -1))
 
@@ -216,7 +218,7 @@ def test_what_is_no_rows_is_told(batches: list[Any], wrong: str) -> None:
 
 
 ONE = "--set=run.threads=1"
-NEVER = '--set=hooks.late={use="./watchers.py:slow", points=["after_val"], from="9ep"}'
+NEVER = '--set=hooks.late={use="./common_hooks.py:slow", points=["after_val"], from="9ep"}'
 
 
 def dry(*options: str, cwd: Path, code: int = 0) -> CompletedProcess[str]:
@@ -237,7 +239,7 @@ def test_it_says_what_the_run_would_train_and_keeps_nothing(tmp_path: Path) -> N
 
 def test_it_says_what_is_frozen_and_how_many_examples_a_step_takes(tmp_path: Path) -> None:
     net = f"--set=model.use='{__file__}:Frozen'"
-    stream = '--set=data.val={use="./loaders.py:Numbers", args={examples=40}, loader={batch_size=8}}'
+    stream = '--set=data.val={use="./data_loaders.py:Numbers", args={examples=40}, loader={batch_size=8}}'
     printed = dry(net, stream, "--set=run.accumulate=3", cwd=tmp_path).stdout
     assert "Numbers, 5 batches of 8" in printed, "of the run, not of the dry run"
     assert "  layers     body.0  Linear       8×4, 8  40  160 B  32 frozen\n" in printed
@@ -270,16 +272,16 @@ def test_warnings_of_the_pipeline_are_printed_where_no_run_is_shown(tmp_path: Pa
 
 def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_reason(tmp_path: Path) -> None:
     hooks = (
-        'hooks.seldom={use="./watchers.py:slow", points=["after_train_iter"], every="90%", when="loss > 100"}',
-        'hooks.late={use="./watchers.py:slow", points=["after_val"], from="2ep"}',
-        'hooks.own={use="./watchers.py:slow", points=["after_grow"]}',
+        'hooks.seldom={use="./common_hooks.py:slow", points=["after_train_iter"], every="90%", when="loss > 100"}',
+        'hooks.late={use="./common_hooks.py:slow", points=["after_val"], from="2ep"}',
+        'hooks.own={use="./common_hooks.py:slow", points=["after_grow"]}',
         'hooks.export={use="export", args={out_dir="out"}}',
         'points.after_grow={follows="after_optimizer_step"}',
-        'hooks.predicts={use="./watchers.py:slow", points=["after_predict_iter"]}',
+        'hooks.predicts={use="./common_hooks.py:slow", points=["after_predict_iter"]}',
         'hooks.rescue={use="checkpoint", points=["on_exception"]}',
-        'hooks.inside={use="./watchers.py:slow", points=["forward"], modules=["head"], stages=["test"], every=3}',
+        'hooks.inside={use="./common_hooks.py:slow", points=["forward"], modules=["head"], stages=["test"], every=3}',
         'hooks.bad={use="operator:truediv", args=[1, 0], points=["after_val"], on_error="ignore"}',
-        'hooks.judged={use="./watchers.py:slow", points=["forward"], modules=["head"], stages=["val"], every=3}',
+        'hooks.judged={use="./common_hooks.py:slow", points=["forward"], modules=["head"], stages=["val"], every=3}',
     )
     out = dry(*(f"--set={hook}" for hook in hooks), cwd=tmp_path).stdout
     silent = [line for line in out.splitlines(keepends=True) if ": " in line and " at " in line]
@@ -300,7 +302,7 @@ def test_the_run_has_its_own_length_in_it(tmp_path: Path) -> None:
     [
         ('hooks.early_stop.args.monitor="top_accuracy"', 2, 'reads the metric "top_accuracy", which'),
         ("model.args.width=true", 2, "model"),
-        ('hooks.bad={use="./watchers.py:Fails", args={place="after_val"}}', 1, "Traceback"),
+        ('hooks.bad={use="./common_hooks.py:Fails", args={place="after_val"}}', 1, "Traceback"),
     ],
 )
 def test_what_is_wrong_is_told_as_in_a_run(tmp_path: Path, change: str, code: int, printed: str) -> None:
@@ -313,3 +315,25 @@ def test_it_goes_with_nothing_that_starts_a_run(tmp_path: Path) -> None:
     wrong = dry("--detach", "--resume", "--nproc=2", "--in-process", cwd=tmp_path, code=2).stderr
     for option in ("--detach", "--resume", "--nproc", "--in-process"):
         assert f"{option}: cannot be given here" in wrong
+
+
+@pytest.mark.parametrize(
+    ("code", "command"),
+    [
+        ("def made(): raise RuntimeError('cannot be made')\n", ("run", "--dry-run")),
+        ("def made(): raise RuntimeError('cannot be made')\n", ("check", "--observe")),
+        (
+            "import torch\n\nclass Broken(torch.nn.Linear):\n"
+            "    def forward(self, x): raise RuntimeError('cannot be made')\n\ndef made(): return Broken(2, 2)\n",
+            ("run", "--dry-run"),
+        ),
+    ],
+)
+def test_what_raises_is_printed_once_with_its_traceback(tmp_path: Path, code: str, command: tuple[str, str]) -> None:
+    (tmp_path / "broken.py").write_text(code)
+    (tmp_path / "p.toml").write_text(TOY.read_text().replace("./", f"{TOY.parent}/"))
+    model = f'model={{use="{tmp_path / "broken.py"}:made"}}'
+    name, option = command
+    done = hookflow_here(name, "p.toml", option, "--set", model, cwd=tmp_path, code=1)
+    assert done.stderr.count("RuntimeError: cannot be made") == 1
+    assert done.stderr.count("Traceback") == 1

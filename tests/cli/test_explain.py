@@ -11,13 +11,13 @@ from hookflow.errors import UserError
 from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.inspect import Description
-from hookflow.hooks.registry import BUILT_IN, find_hook
+from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.json_schema import all_keys, find_key
 from hookflow.pipeline.load import parse
-from hookflow.pipeline.registry import installed
+from hookflow.pipeline.registry import HOOKS, installed
 from tests.cli.conftest import SMALL, invoke, refused
 from tests.conftest import TOY
-from tests.golden_files import check_cases, check_golden
+from tests.support.golden_files import check_cases, check_golden
 
 
 def explain(*arguments: str, columns: int = 80) -> str:
@@ -94,7 +94,7 @@ def test_points_are_listed_and_explained_with_the_hooks_of_a_pipeline() -> None:
     drawn = explain("points")
     assert max(map(len, drawn.splitlines())) <= 80
     check_golden("points.txt", drawn)
-    assert explain("after_val").startswith("after_val  validation is done, the metrics are complete  [metrics]\n")
+    assert explain("after_val").startswith("after_val  validation is done: metrics over all its sets  [metrics]\n")
     assert [line.split()[0] for line in explain("around_val").splitlines()] == ["before_val", "after_val"]
     assert "▸ exit ema → early_stop → checkpoint" in explain("after_val", str(TOY))
     lines = explain("points", str(TOY), columns=140).splitlines()
@@ -144,14 +144,14 @@ def hooks(*arguments: str) -> str:
 
 def test_built_in_hooks_are_listed_and_described() -> None:
     listed = hooks()
-    assert all(f"\n  {name} " in listed for name in BUILT_IN)
+    assert all(f"\n  {name} " in listed for name in HOOKS.built_in)
     assert "Averages the weights" in listed
     shown = hooks("grad_clip")
     assert shown.startswith("grad_clip  (hookflow.hooks.builtin.gradients:GradClip)\n")
     assert shown.endswith('  [hooks.grad_clip]\n  use = "grad_clip"\n  args = { max_norm = 1.0 }\n')
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", HOOKS.built_in)
 def test_what_is_to_be_pasted_compiles(name: str, here: Path) -> None:
     table = Description(find_hook(name, here, None), POINTS).as_toml(name, name)
     assert [hook.name for hook in compile_pipeline(parse(f"{SMALL}{table}", here / "p.toml")).hooks] == [name]

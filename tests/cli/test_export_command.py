@@ -4,25 +4,27 @@ import json
 import math
 import re
 from collections import Counter
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hookflow.cli.report import CHARTS, collect
-from hookflow.cli.report_html import as_html
 from hookflow.errors import UserError
 from hookflow.events.records import stamped
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline import registry
 from hookflow.png import encode_png
+from hookflow.report.contents import read_report
+from hookflow.report.curves import MAX_CHARTS
+from hookflow.report.run_page import render_report
 from hookflow.service.runs import scalars
 from tests.cli.conftest import called, invoke
 from tests.conftest import records
-from tests.golden_files import check_golden
 from tests.monitor.fake_run import BEGAN, PIPELINE, append, end, gone, make, make_ranks, make_several, record
-from tests.writers.test_built_in import accumulated
+from tests.support.golden_files import check_golden
+from tests.support.tensorboard_files import accumulated
 
 VOID = ("meta", "input", "br")
 HOSTILE = "</script><b onclick='x'>&\u202eevil\x1b[31m"
@@ -84,15 +86,20 @@ def log(run: RunDir, it: int, *, kind: str = "scalars", **fields: Any) -> None:
 
 
 def page_of(run: RunDir) -> Page:
-    return Page(as_html(collect(run)))
+    return Page(render_report(read_report(run)))
 
 
 def test_the_data_of_a_report(tmp_path: Path) -> None:
     run = finished(tmp_path, upto=30)
     append(run, [end(it=190, ep=1, t=BEGAN + 9, seconds=9.0)])
+    report = replace(read_report(run), made="now")
     lines = []
-    for key, value in (collect(run) | {"made": "now"}).items():
-        items = value if isinstance(value, list) else [*value.items()] if isinstance(value, dict) else [value]
+    for key, value in asdict(report).items():
+        items = [value]
+        if isinstance(value, list):
+            items = value
+        elif isinstance(value, dict):
+            items = [*value.items()]
         lines += [key, *(f"  {json.dumps(item, ensure_ascii=False)}" for item in items)]
     check_golden("report.txt", "\n".join(lines) + "\n")
 
@@ -120,7 +127,7 @@ def test_runs_beside_each_other_are_one_page_too(tmp_path: Path) -> None:
 
 def test_the_page_is_whole_and_asks_nobody(tmp_path: Path) -> None:
     run = finished(tmp_path)
-    text = as_html(collect(run))
+    text = render_report(read_report(run))
     page = Page(text)
     assert "http" not in text.replace("http-equiv", "")
     assert "default-src 'none'" in text
@@ -144,7 +151,7 @@ def test_the_page_is_whole_and_asks_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out(tmp_path: Path, scheme: str) -> None:
     """Every ink has a contrast of 4.5 at least on every ground: WCAG 2, level AA."""
-    text = as_html(collect(finished(tmp_path, upto=10)))
+    text = render_report(read_report(finished(tmp_path, upto=10)))
     blocks = re.findall(r":root \{(.*?)\}", text, re.DOTALL)
     inks = dict(re.findall(r"--([\w-]+): #([0-9a-f]{6});", blocks[0 if scheme == "light" else 1]))
 
@@ -169,7 +176,7 @@ def test_names_and_texts_of_users_stay_texts(tmp_path: Path) -> None:
     hostile = dict.fromkeys(("hook", "type", "text", "traceback"), HOSTILE)
     append(run, [record("message", source=HOSTILE, text=HOSTILE), record("error", action="ignore", **hostile)])
     run.sign(source=HOSTILE, host=HOSTILE)
-    text = as_html(collect(run))
+    text = render_report(read_report(run))
     page = Page(text)
     assert page.elements["script"] == plain.elements["script"] == 2
     assert page.elements["b"] == plain.elements["b"] + 3, "of a chart and of two troubles"
@@ -179,13 +186,19 @@ def test_names_and_texts_of_users_stay_texts(tmp_path: Path) -> None:
     assert "\x1b" not in text
 
 
+def test_the_graph_and_the_times_come_before_the_curves(tmp_path: Path) -> None:
+    text = render_report(read_report(finished(tmp_path)))
+    places = [text.index(f'<section id="{anchor}">') for anchor in ("metrics", "time", "the-graph-of-hooks", "curves")]
+    assert places == sorted(places)
+
+
 def test_a_failed_run_says_why(tmp_path: Path) -> None:
     run = finished(tmp_path, upto=60)
     cause = {"at": "net.py:31", "causes": "caused by KeyError: 'x'\nat net.py:30: x[y]"}
     where = {"hook": "ema", "point": "after_train_iter", "traceback": "Traceback:\n  net.py\nValueError: too <big>"}
     append(run, [record("error", it=196, ep=2, text="too <big>", **where, **cause)])
     append(run, [end(it=196, ep=2, status="failed", exit=1, reason="ValueError: too <big>")])
-    text = as_html(collect(run))
+    text = render_report(read_report(run))
     head = Page(text[: text.index("<nav")] + "</main></body></html>").text
     assert 'failed: hook "ema" at after_train_iter, iteration 196: ValueError: too <big>' in head
     for words in ("✗ failed", "at net.py:31", "caused by KeyError: 'x'", "Traceback: net.py ValueError"):
@@ -234,9 +247,9 @@ def test_a_long_run_with_many_scalars_fits_into_a_mail(tmp_path: Path) -> None:
     names = [f"norm/layer{k}" for k in range(60)]
     append(run, *([{**stamped("scalars", it, 0, {"v": dict.fromkeys(names, it ** 0.5 + it % 7)}), "t": BEGAN + it}]
                   for it in range(1, 3000)))  # fmt: skip
-    text = as_html(collect(run))
+    text = render_report(read_report(run))
     assert len(text.encode()) < 2 << 20
-    assert Page(text).elements["figure"] == CHARTS
+    assert Page(text).elements["figure"] == MAX_CHARTS
     assert "20 more have no chart here: norm/layer40, " in text
     low, high = Page(text).data["curves"][0][0]["points"][5][2:]
     assert low < high, "a band"

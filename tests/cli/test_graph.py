@@ -12,8 +12,8 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import read_plan
 from tests.cli.conftest import SMALL, invoke, refused
 from tests.conftest import TOY, NewRun, hookflow_here
-from tests.golden_files import check_cases, check_golden
 from tests.monitor.fake_run import BEGAN, append, make_several, record
+from tests.support.golden_files import check_cases, check_golden
 
 ROOT = Path(__file__).parents[2]
 BEGINS = {
@@ -63,6 +63,59 @@ def test_some_points_and_hooks_are_drawn_as_the_options_say() -> None:
     assert graph("--without", "log").startswith("toy: 7 hooks at ")
     assert graph("--only", "log", "--only", "throughput").startswith("toy: 2 hooks at ")
     assert graph("--shuffle", "3").split("\n")[0].endswith(" points, shuffled (seed 3)")
+
+
+CHAIN = """
+[run]
+name = "chain"
+max_iters = 1
+default_hooks = false
+[model]
+use = "torch.nn:Identity"
+[optimizer]
+use = "torch.optim:SGD"
+[data.train]
+use = "circle"
+[hooks]
+a = { use = "builtins:print", points = ["after_train_iter"], writes = ["mine"] }
+b = { use = "builtins:print", points = ["after_train_iter"], reads = ["mine"] }
+c = { use = "builtins:print", points = ["after_train_iter", "after_run"], after = ["b"], writes = ["yours"] }
+d = { use = "builtins:print", points = ["after_train_iter", "after_run"], after = ["c"], reads = ["yours.part"] }
+e = { use = "builtins:print", points = ["after_run"] }
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "hooks", "edges"),
+    [
+        ("--ancestors c", {"a", "b", "c"}, {"ab", "bc"}),
+        ("--descendants b", {"b", "c", "d"}, {"bc", "cd"}),
+        ("--ancestors c --descendants b", {"b", "c"}, {"bc"}),
+        ("--ancestors d --point after_run", {"c", "d"}, {"cd"}),
+        ("--slot mine", {"a", "b"}, {"ab"}),
+        ("--slot yours", {"c", "d"}, {"cd"}),
+        ("--slot yours.part --slot mine", {"a", "b", "c", "d"}, {"ab", "bc", "cd"}),
+        ("--kind flow", {"a", "b"}, {"ab"}),
+        ("--kind file", {"b", "c", "d"}, {"bc", "cd"}),
+        ("--kind file --hook b", {"b", "c"}, {"bc"}),
+    ],
+)
+def test_filters_leave_what_leads_to_a_hook_or_touches_a_slot(
+    options: str, hooks: set[str], edges: set[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "chain.toml"
+    file.write_text(CHAIN)
+    part = json.loads(graph(*options.split(), "--format", "json", pipeline=str(file)))
+    assert {hook["name"] for hook in part["hooks"]} == hooks
+    assert {edge["first"] + edge["then"] for edge in part["edges"]} == edges
+    assert {binding["hook"] for binding in part["bindings"]} == hooks
+
+
+@pytest.mark.parametrize("options", ["--ancestors f", "--slot theirs", "--slot mine --kind class"])
+def test_a_filter_that_names_nothing_or_leaves_nothing_is_refused(options: str, tmp_path: Path) -> None:
+    file = tmp_path / "chain.toml"
+    file.write_text(CHAIN)
+    refused("graph", str(file), *options.split())
 
 
 def test_json_is_the_plan() -> None:
@@ -179,6 +232,15 @@ def answers(*questions: str) -> str:
     return "\n".join(f"$ why {question}\n{why(*shlex.split(question))}" for question in questions)
 
 
+def test_why_asks_for_each_hook_of_a_group_that_meets_the_other() -> None:
+    single = why("c", "d")
+    with Path("p.toml").open("a") as file:
+        file.write('\n[groups.pair]\nhooks = ["c", "d"]\n')
+    assert why("c", "group:pair") == single, "not itself"
+    assert why("group:pair", "d") == single
+    assert "pair" in refused("why", "c", "group:pairs"), "the nearest name"
+
+
 def add(*hooks: str) -> None:
     """Add hooks to the pipeline: the name, a point, and further keys of each."""
     with Path("p.toml").open("a") as file:
@@ -249,8 +311,8 @@ def test_it_asks_of_another_pipeline_as_check_does() -> None:
 
 
 def test_the_plan_of_a_run_is_not_changed(new_run: NewRun) -> None:
-    slow = 'hooks.slow={use="./watchers.py:slow", points=["after_val"]}'
-    run_dir = new_run(slow, 'hooks.quick={use="./watchers.py:tells", points=["after_val"]}')
+    slow = 'hooks.slow={use="./common_hooks.py:slow", points=["after_val"]}'
+    run_dir = new_run(slow, 'hooks.quick={use="./common_hooks.py:tells", points=["after_val"]}')
     shown = why("slow", "quick", str(run_dir.path)).splitlines()
     assert shown[1] == "  nothing says so but the file"
     assert "to fire" not in "\n".join(shown)
@@ -278,3 +340,80 @@ def test_which_pipeline_must_be_plain(here: Path) -> None:
     assert why("a", "c").startswith("at before_train: a fires before c")
     (here / "pipelines/q.toml").unlink()
     assert "no pipeline file here" in refused("why", "a", "c")
+
+
+GROUPED = CHAIN.replace("[hooks]", '[groups.middle]\nhooks = ["b", "c*"]\n[hooks]')
+
+
+@pytest.fixture
+def grouped(tmp_path: Path) -> Path:
+    file = tmp_path / "grouped.toml"
+    file.write_text(GROUPED)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("options", "hooks"),
+    [
+        ("--hook group:middle", {"a", "b", "c", "d"}),
+        ("--ancestors group:middle", {"a", "b", "c"}),
+        ("--descendants group:middle --point after_run", {"c", "d"}),
+        ("--without group:middle", {"a", "d", "e"}),
+        ("--only group:middle", {"b", "c"}),
+        ("--only group:middle --only e", {"b", "c", "e"}),
+        ('--only group:middle --set groups.middle.hooks=["e"]', {"e"}),
+        ('--only group:new --set groups.new.hooks=["d"]', {"d"}),
+    ],
+)
+def test_a_group_stands_for_its_hooks_in_options(options: str, hooks: set[str], grouped: Path) -> None:
+    part = json.loads(graph(*options.split(), "--format", "json", pipeline=str(grouped)))
+    assert {hook["name"] for hook in part["hooks"]} == hooks
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--hook group:midle", 'did you mean "middle"?'),
+        ("--hook middle", '"group:middle"'),
+        ("--without group:midle", 'did you mean "middle"?'),
+        ("--collapse midle", 'did you mean "middle"?'),
+        ("--collapse middle --format json", "JSON has every hook"),
+        ("--hook group:middle --without group:middle", "no hooks that are on"),
+    ],
+)
+def test_a_group_that_is_none_is_refused(options: str, words: str, grouped: Path) -> None:
+    assert words in refused("graph", str(grouped), *options.split())
+
+
+@pytest.mark.parametrize("options", ["--collapse middle", "--collapse group:middle", "--collapse-groups"])
+def test_a_group_is_collapsed(options: str, grouped: Path) -> None:
+    drawn = graph(*options.split(), "--point", "after_train_iter", pipeline=str(grouped))
+    assert "2 hooks: b, c" in drawn
+
+
+def test_a_base_declares_a_group_and_a_file_overrides_it(grouped: Path) -> None:
+    above = grouped.with_name("above.toml")
+    above.write_text('extends = "grouped.toml"\n[groups.middle]\nhooks = ["c"]\n[hooks.d]\nafter = ["group:middle"]\n')
+    plan = Plan.from_json(graph("--format", "json", pipeline=str(above)))
+    (group,) = plan.groups
+    assert group.members == ("c",)
+    assert group.where.endswith("above.toml:3")
+    stated = [edge for edge in plan.edges if edge.group]
+    assert {(edge.first, edge.then) for edge in stated} == {("c", "d")}
+    why = invoke("why", "c", "d", str(above))
+    assert "above.toml:5, which names group:middle (" in why
+    assert "above.toml:3)" in why
+
+
+def test_a_faulty_group_is_reported_with_the_other_mistakes(grouped: Path) -> None:
+    message = refused("graph", str(grouped), "--set", "groups.middle.hooks=3", "--set", "hooks.a.use=nothing_like_it")
+    assert "groups.middle.hooks" in message
+    assert "nothing_like_it" in message
+
+
+def test_the_test_that_repeats_the_validation_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    drawn = graph(pipeline="pipelines/cifar.toml", columns=200)
+    assert drawn.count("before_test_epoch") == 1
+    assert drawn.splitlines()[-1].endswith("without early_stop, checkpoint")
+    assert "enters around_test" in graph("--point", "before_test", pipeline="pipelines/cifar.toml")

@@ -1,16 +1,13 @@
 """Run directories that are garbled, or that nobody may read: no command over them does worse than to say so."""
 
-import ctypes
 import errno
 import io
 import os
 import random
 import re
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +22,12 @@ from hookflow.events.reading import read_command
 from hookflow.events.records import CommandRecord
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
-from hookflow.monitor.feed import Recording
+from hookflow.monitor.recording import Recording
 from tests.cli.conftest import called
 from tests.conftest import TOY
-from tests.garbling import garbled
-from tests.hostile_records import hostile_line
+from tests.support.corruption import garbled
+from tests.support.file_permissions import permissions_hold
+from tests.support.random_records import hostile_line
 
 SUFFIXES = (".json", ".jsonl", ".toml", ".bin")
 SECONDS = 10
@@ -189,35 +187,6 @@ def test_a_garbled_command_log_is_heard_for_what_it_still_says(tmp_path: Path) -
 def test_whatever_is_wrong_in_it_thousands_of_times(run: RunDir) -> None:
     for seed in range(1000, 6000):
         attack(run, seed)
-
-
-VERSION = 0x20080522
-"""Of what `capget` and `capset` are given: two sets of 32 capabilities."""
-
-OVERRIDE = 1 << 1 | 1 << 2
-"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: root's way past the permissions of files."""
-
-
-@contextmanager
-def permissions_hold() -> Iterator[None]:
-    """Let the permissions of files hold for this thread, be it root's; the test is skipped where that cannot be."""
-    if os.geteuid():
-        yield
-        return
-    if sys.platform != "linux":
-        pytest.skip("root reads every file on this system")
-    libc = ctypes.CDLL(None, use_errno=True)
-    header = (ctypes.c_uint32 * 2)(VERSION, 0)
-    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable, twice
-    assert libc.capget(header, sets) == 0, os.strerror(ctypes.get_errno())
-    before = sets[0]
-    sets[0] = before & ~OVERRIDE
-    assert libc.capset(header, sets) == 0, os.strerror(ctypes.get_errno())
-    try:
-        yield
-    finally:
-        sets[0] = before
-        assert libc.capset(header, sets) == 0, os.strerror(ctypes.get_errno())
 
 
 def break_mount(monkeypatch: pytest.MonkeyPatch, mount: Path, answer: int) -> None:

@@ -3,7 +3,6 @@
 Every registered command is called, with every option: one that is added is called, too.
 """
 
-import asyncio
 import json
 import shutil
 import sys
@@ -14,16 +13,17 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import typer
+from textual.pilot import Pilot
 
 from hookflow.cli import options
 from hookflow.cli.app import PLACES, app, function_of
-from hookflow.cli.output import STYLE, echo
+from hookflow.cli.output import COLOUR_SEQUENCE, echo
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.app import MonitorApp
-from hookflow.monitor.keys import ACTIONS
+from hookflow.monitor.app import MonitorApp, bindings_by_page
 from hookflow.text import CONTROL
 from tests.conftest import circle, hookflow_here
-from tests.monitor.test_terminal import Terminal
+from tests.monitor.shown import press, screen_text, visit
+from tests.support.terminal import Terminal
 
 EVIL = "ev\x1b[8mil\x1b]0;title\x07 \u202etxet\u2066 \x9b31m\u2028\x7f\r\ufeff\u061c"
 RAW = ("\x1b[8m", "\x1b]0;", "\u202e", "\u2066", "\x9b", "\u2028", "\u061c")
@@ -102,7 +102,7 @@ def printed_by(folder: Path, *arguments: str) -> str:
 
 
 def harmless(printed: str, what: object = "") -> str:
-    result = CONTROL.search(STYLE.sub("", printed).replace("\n", ""))
+    result = CONTROL.search(COLOUR_SEQUENCE.sub("", printed).replace("\n", ""))
     assert not result, (what, result, printed)
     return printed
 
@@ -200,8 +200,11 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         "SET": ["val"],
         "pipeline|hook": ["pipeline"],
         "N|auto": [],
+        "N|median": ["median", EVIL],
         "N": [],
         "K": [],
+        "GROUP": [EVIL],
+        "SLOT": ["weights", EVIL],
         "SCRIPT": [],
     }
     if parameter.metavar:
@@ -245,19 +248,21 @@ def test_every_command(command: str, world: World) -> None:
 
 def test_every_page_of_the_dashboard(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
+    pages = bindings_by_page()
 
-    async def look() -> None:
-        dashboard = MonitorApp(world.copy, readonly=True)
-        async with dashboard.run_test(size=(120, 40)) as pilot:
-            await pilot.pause()
-            for name in (key for action in ACTIONS for key in action.keys.split() if action.name != "leave"):
-                await pilot.press(name)
-                await pilot.pause()
-                seen.append("\n".join(strip.text for strip in dashboard._canvas._rows))
-                harmless(seen[-1], name)
+    async def look(dashboard: MonitorApp, pilot: Pilot[Any]) -> None:
+        for key in (*"1234567", "1", "enter", "escape", "5", "enter", "escape", "i", "escape", "w", "escape"):
+            await press(dashboard, pilot, key)
+            seen.append(screen_text(dashboard))
+            harmless(seen[-1], key)
+        for digit, page in zip("12356", ("overview", "hooks", "metrics", "log", "trace"), strict=True):
+            for key in (digit, *(key for binding in pages[page] for key in binding.key.split(","))):
+                await press(dashboard, pilot, key)
+                seen.append(screen_text(dashboard))
+                harmless(seen[-1], f"{key} on {page}")
 
     monkeypatch.chdir(world.folder)
-    asyncio.run(look())
+    visit(world.copy, look, readonly=True)
     assert "txet" in "".join(seen)
 
 

@@ -14,13 +14,15 @@ from hookflow.service.pipelines import valid_plan
 from hookflow.trials import commute as trials
 from tests.cli.conftest import HEAD, invoke, refused
 from tests.conftest import TESTS
-from tests.golden_files import check_cases, check_golden
+from tests.support.golden_files import check_cases, check_golden
 
 ROOT = TESTS.parent
 
 
 def hooks(**classes: str) -> str:
-    return "".join(f'\n[hooks.{name}]\nuse = "{TESTS}/undeclared.py:{of}"\n' for name, of in classes.items())
+    return "".join(
+        f'\n[hooks.{name}]\nuse = "{TESTS}/support/undeclared_hooks.py:{of}"\n' for name, of in classes.items()
+    )
 
 
 @pytest.fixture
@@ -117,7 +119,7 @@ def test_what_a_base_file_declares_stays_there(file: Path) -> None:
 def test_what_cannot_be_written_is_told_and_nothing_is_and_options_that_exclude_one_another(file: Path) -> None:
     file.write_text(HEAD + hooks(score="Score"))
     before = file.read_text()
-    given = f'hooks.plateau={{use="{TESTS}/undeclared.py:Plateau"}}'
+    given = f'hooks.plateau={{use="{TESTS}/support/undeclared_hooks.py:Plateau"}}'
     wrong = refused("check", "p.toml", "--observe", "--write", "--set", given)
     assert 'p.toml: [hooks.plateau] cannot be changed here\n    add: reads = ["lr"]' in wrong
     assert file.read_text() == before
@@ -141,8 +143,8 @@ def test_what_a_hook_raises_is_told_and_what_is_no_hook_ends_it(file: Path) -> N
 @pytest.mark.parametrize(
     "name",
     [
-        "tests/toy.toml",
-        "tests/gan.toml",
+        "tests/support/toy.toml",
+        "tests/support/gan.toml",
         "pipelines/hello.toml",
         "pipelines/gaussian2d.toml",
         pytest.param("pipelines/cifar.toml", marks=pytest.mark.long),
@@ -258,10 +260,10 @@ def test_what_is_said_of_a_pair(made: Path) -> None:
 
 def test_the_limit_is_told_with_what_was_not_tried(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(made, "Adds", "Adds")
-    monkeypatch.setattr(trials, "TRIALS", 2)
+    monkeypatch.setattr(trials, "MAX_TRIALS", 2)
     printed = commute(made, "--strict", code=1)  # an ambiguous pair that was not tried is ambiguous
     assert "not tried, since the limit of" in printed
-    monkeypatch.setattr(trials, "TRIALS", 1)
+    monkeypatch.setattr(trials, "MAX_TRIALS", 1)
     with pytest.raises(UserError, match="no answer within 1 trials"):
         commute(made)
 

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +13,15 @@ import torch
 
 import hookflow as api
 from hookflow.api import recorded
+from hookflow.cli.resume import Changes
+from hookflow.cli.run import forked
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir, all_runs
+from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.logging import recorder
 from tests.cli.conftest import HEAD
-from tests.conftest import TESTS, hookflow, hookflow_here, run_here
-from tests.monitor.test_terminal import Terminal
+from tests.conftest import TESTS, Train, hookflow, hookflow_here, run_here
+from tests.support.terminal import Terminal
 
 HOOKS = """
 import time
@@ -61,7 +65,7 @@ args = {{ window = 2 }}
 [writers.csv]
 use = "csv"
 """
-DATA = f'data.train={{use="{TESTS}/loaders.py:Numbers", loader={{batch_size=8, workers=2}}}}'
+DATA = f'data.train={{use="{TESTS}/support/data_loaders.py:Numbers", loader={{batch_size=8, workers=2}}}}'
 
 RANKS = DATA.replace("workers=2", "workers=0")
 
@@ -167,6 +171,37 @@ def test_the_first_difference_is_named_also_in_python(folder: Path, monkeypatch:
         api.load_run(run.path).rerun(at=99)
 
 
+def test_a_fork_is_done_again_from_the_checkpoint_that_it_holds(folder: Path, train_here: Train) -> None:
+    """The parent may have removed its own; where nothing is left of it, that is said."""
+    parent = trained("hooks.checkpoint.every=5", "hooks.checkpoint.points=['after_train_iter']")
+    newest = list_checkpoints(parent.checkpoints)[0]
+    fork = forked(f"{parent.path}:{newest.name}", None, Changes(("run.max_epochs=4", "hooks.checkpoint.every=5")))
+    start = fork.parent()
+    assert start is not None
+    held = shutil.copytree(fork.fork_start, folder / "held")
+    assert train_here(fork) == 0
+    at = str(start.it + 1)
+    shutil.rmtree(newest)
+    said = rerun(fork.id, "--at", at, "--for", "2", code=2)
+    assert said.startswith(f"--at: iteration {at} would be done again from {parent.id}:{newest.name}, where")
+    shutil.move(held, fork.fork_start)
+    assert "every one is as recorded, to the bit" in rerun(fork.id, "--at", at, "--for", "2")
+
+
+def test_python_is_told_which_hooks_a_rerun_leaves_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("away.py").write_text(
+        "from hookflow import HookCapabilities\n"
+        "class Away:\n"
+        "    capabilities = HookCapabilities(writes_outside=True)\n"
+        "    def after_train_iter(self, run): run.log('away', 1)\n"
+    )
+    run = trained('hooks.away={use="./away.py:Away"}')
+    monkeypatch.setattr(
+        recorded, "subprocess", SimpleNamespace(run=lambda words, **how: hookflow(*words[3:], cwd=folder))
+    )
+    assert api.load_run(run.path).rerun(at=8, iters=2).left_out == ["away"]
+
+
 def test_a_run_that_failed_is_looked_into(folder: Path) -> None:
     run = trained('hooks.fails={use="./probe.py:fails", points=["after_train_iter"]}', code=1)
     shown = rerun(run.id, "--at", "8", "--with", "grad_norm")
@@ -226,7 +261,7 @@ def test_a_trail_leaves_a_checkpoint_near_every_iteration(folder: Path) -> None:
     checked = ("check", "p.toml", "--set", trail)
     Path("p.toml").write_text(FILE.replace("max_epochs = 3", "max_iters = 60"))
     assert (
-        "older checkpoints of checkpoint take 300 kB on the disk at most\n"
+        "older checkpoints of checkpoint take 300.0 kB on the disk at most\n"
         in hookflow_here(*checked, cwd=folder).stdout
     )
     run = trained(trail)

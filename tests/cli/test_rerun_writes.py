@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
+from hookflow.errors import Where
 from hookflow.events.rundir import all_runs
-from hookflow.hooks.inspect import outside_arguments
-from hookflow.hooks.registry import BUILT_IN, find_hook
+from hookflow.hooks.registry import find_hook
+from hookflow.hooks.spec import make_spec
+from hookflow.pipeline.registry import HOOKS as HOOK_REGISTRY
 from tests.cli.conftest import HEAD
 from tests.conftest import hookflow_here, run_here
-from tests.hooks.test_contracts import SAMPLES, inline
+from tests.support.built_in_hooks import SAMPLES, inline
 
 HOOKS = """
 from pathlib import Path
 
-from hookflow.hooks.base import Hook
+from hookflow import Hook, HookCapabilities
 from hookflow.hooks.builtin.checkpoint import Checkpoint, Export
 
 class Copied(Checkpoint):
@@ -36,7 +38,7 @@ class Elsewhere(Export):
         super().__init__(out_dir=out_dir)
 
 class Appends(Hook):
-    writes_outside = ("file",)
+    capabilities = HookCapabilities(writes_outside=("file",))
 
     def __init__(self, every=1, file=None):
         self.file = file
@@ -47,7 +49,7 @@ class Appends(Hook):
                 file.write("x")
 
 class Sends(Hook):
-    writes_outside = True
+    capabilities = HookCapabilities(writes_outside=True)
 
     def after_train_iter(self, run):
         Path("sent.txt").write_text(str(run.iter))
@@ -172,10 +174,11 @@ PLACES = ("dir", "file", "folder", "path", "url", "copy_to")
 IN_THE_RUN_DIRECTORY = {("predict", "file")}
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", HOOK_REGISTRY.built_in)
 def test_a_built_in_hook_declares_each_argument_that_names_a_place(name: str) -> None:
     hook = find_hook(name, Path(), None)
     annotations = getattr(hook, "__annotations__", {})
     named = {key for key in annotations if any(word in key.split("_") or key == word for word in PLACES)}
-    undeclared = {key for key in named if (name, key) not in IN_THE_RUN_DIRECTORY} - set(outside_arguments(hook) or ())
+    outside = set(make_spec(name, hook, {}, Where("")).outside_arguments() or ())
+    undeclared = {key for key in named if (name, key) not in IN_THE_RUN_DIRECTORY} - outside
     assert undeclared == set()

@@ -1,18 +1,29 @@
 """`hookflow sweep`: trials side by side, what fails, what goes on, what a sampler and a pruner are told, Slurm."""
 
 import json
+import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
 
+from hookflow import runs as hookflow_runs
+from hookflow.cli.sweep_groups import settings_lines
 from hookflow.events.rundir import RunDir
+from hookflow.monitor.aggregate import MetricAggregate
+from hookflow.numbers import number
 from hookflow.pipeline.schema import SweepRange, SweepSection
-from hookflow.service.sweeps import Sweep, Trial, gpus, is_hopeless, suggest
+from hookflow.sweep.executor import list_gpus
+from hookflow.sweep.search import Trial, should_prune, suggest
+from hookflow.sweep.sweep import Sweep
+from hookflow.sweep.trial_groups import group_trials
+from hookflow.sweep.trial_server import wait_for_trial
 from tests.cli.conftest import invoke, refused
 from tests.conftest import TOY, hookflow, hookflow_begun, records, wait_for
 
@@ -23,7 +34,7 @@ import time
 from pathlib import Path
 
 class Upset:
-    def __init__(self, fail: bool = False, waits: bool = False) -> None:
+    def __init__(self, fail: bool | str = False, waits: bool = False) -> None:
         self.fail, self.waits = fail, waits
 
     def before_train(self, run):
@@ -33,6 +44,8 @@ class Upset:
         Path(f"seen-{self.fail}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
     def after_train_epoch(self, run):
+        if self.fail == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.fail and not Path("mended").exists():
             raise ValueError("as it was meant to")
         while self.waits and run.epoch > 1 and not Path("go").exists():
@@ -105,9 +118,111 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypa
     assert len(sweeps(folder)) == 2
 
 
+def test_folds_are_trained_within_each_setting_and_a_resumed_sweep_keeps_their_number(folder: Path) -> None:
+    file = written(folder, 'folds = 4\n[sweep.grid]\n"optimizer.args.lr" = [0.1, 0.2]\n')
+    sweep = Sweep.create(file, ["sweep.folds=2", "optimizer.args.weight_decay=${fold}"])
+    sweep.begin()
+    settings = [(0.1, 0), (0.1, 1), (0.2, 0), (0.2, 1)]
+    assert [[*sweep.suggest(k).values()] for k in range(sweep.section.count)] == [[*setting] for setting in settings]
+    for k, points in enumerate(([0.5, 0.25], [0.75, 0.5], [0.99, 0.5])):
+        sweep.keep(Trial(k, sweep.suggest(k), "finished", "", max(points), "", points))
+    done = hookflow("sweep", "p.toml", "--resume", cwd=folder, code=0)
+    assert states(sweep.path) == ["finished"] * 4
+    (run,) = hookflow_runs(folder / "runs")
+    assert run.config["run"]["fold"] == 1
+    assert run.config["optimizer"]["args"] == {"lr": 0.2, "momentum": 0.9, "weight_decay": 1}
+
+    points = [[record["v"]["accuracy"] for record in records(RunDir(run.dir), "metrics")]]
+    by_lr = {0.1: [[0.5, 0.25], [0.75, 0.5]], 0.2: [[0.99, 0.5], *points]}
+    rows = [re.split(r"  +", line) for line in done.stdout.splitlines()]
+    means = []
+    for lr, of_folds in by_lr.items():
+        best = [max(values) for values in of_folds]
+        last = [values[-1] for values in of_folds]
+        aggregates = [f"{number(mean(values))} ± {stdev(values):.2g} (n = 2)" for values in (best, last)]
+        begin = rows.index([f"optimizer.args.lr={lr}"])
+        assert rows[begin + 1] == ["fold", "best.accuracy", "last.accuracy"]
+        assert rows[begin + 2] == ["0", number(best[0]), number(last[0])]
+        assert rows[begin + 3] == ["1", number(best[1]), number(last[1])]
+        assert rows[begin + 4] == ["mean ± sd", *aggregates]
+        means.append((mean(best), [str(lr), *aggregates]))
+    ranked = [row for _, row in sorted(means, reverse=True)]
+    assert rows[-3:] == [["lr", "best.accuracy", "last.accuracy"], *ranked]
+
+
+def test_a_resume_with_another_number_of_folds_is_refused(folder: Path) -> None:
+    file = written(folder, "folds = 4\n")
+    sweep = Sweep.create(file, ())
+    assert [sweep.suggest(number) for number in range(sweep.section.count)] == [{"run.fold": k} for k in range(4)]
+    sweep.begin()
+    written(folder, "folds = 5\n")
+    assert "p.toml:9:1: sweep.folds has changed since the sweep" in refused("sweep", file, "--resume")
+    assert "p.toml:9:1: sweep.folds has changed since the sweep" in refused("sweep", sweep.path)
+
+
+def test_trials_that_differ_in_their_seeds_are_a_group() -> None:
+    trials = []
+    for number_, (lr, seed, points) in enumerate(((0.1, 0, [1.0, 3.0]), (0.2, 0, [2.0]), (0.1, 1, [6.0, 5.0]))):
+        values = {"optimizer.args.lr": lr, "run.seed": seed}
+        trials.append(Trial(number_, values, "finished", "", max(points), "", points))
+    trials.append(Trial(3, {"optimizer.args.lr": 0.1, "run.seed": 2}, "failed", "", 9.0, "", [9.0]))
+    first, second = group_trials(trials)
+    assert first.values == {"optimizer.args.lr": 0.1}
+    assert first.best == MetricAggregate(mean([3.0, 6.0]), stdev([3.0, 6.0]), 2)
+    assert first.last == MetricAggregate(mean([3.0, 5.0]), stdev([3.0, 5.0]), 2)
+    assert second.best == MetricAggregate(2.0, None, 1)
+    lines = [re.split(r"  +", line) for line in settings_lines([second, first], "accuracy", "max")]
+    assert [row[0] for row in lines] == ["lr", "0.1", "0.2"]
+
+
+def final_state(run_dir: RunDir) -> dict[str, bytes]:
+    """Return the files of a run's last checkpoint that have its state."""
+    checkpoint = (run_dir.checkpoints / "last").resolve()
+    return {name: (checkpoint / name).read_bytes() for name in ("model.pt", "training.pt")}
+
+
+def test_a_forked_trial_has_the_bits_of_one_in_a_process_of_its_own(folder: Path) -> None:
+    written(folder, '[sweep.grid]\n"run.seed" = [3, 4]\n')
+    short = ("sweep", "p.toml", "--set", "run.max_epochs=1")
+    hookflow(*short, "--trial", "1", cwd=folder, code=0)
+    hookflow(*short, "--in-process", cwd=folder, code=0)
+    own, forked = [json.loads((sweep / "trials/0001.json").read_text()) for sweep in sweeps(folder)]
+    assert own["state"] == forked["state"] == "finished"
+    assert own["points"] == forked["points"]
+    assert final_state(RunDir(Path(own["run"]))) == final_state(RunDir(Path(forked["run"])))
+
+
+def test_forked_trials_that_fail_are_named_and_the_others_go_on(folder: Path) -> None:
+    written(folder, 'jobs = 2\n[sweep.grid]\n"hooks.upset.args.fail" = ["killed", true, false]\n')
+    done = hookflow("sweep", "p.toml", "--in-process", cwd=folder)
+    assert done.returncode == 1, done
+    (sweep,) = sweeps(folder)
+    assert states(sweep) == ["failed", "failed", "finished"]
+    assert "killed by SIGKILL" in json.loads((sweep / "trials/0000.json").read_text())["reason"]
+    assert "ValueError: as it was meant to" in json.loads((sweep / "trials/0001.json").read_text())["reason"]
+
+
+def test_trials_that_cannot_be_forked_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(folder, GRID)
+    refusal = refused("sweep", file, "--in-process", "--set", "run.device=cuda")
+    assert '--in-process trains on the CPU alone, and run.device is "cuda"' in refusal
+    assert "--in-process" in refused("sweep", file, "--in-process", "--slurm", "array.sh")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert 'run.device is "auto"' in refused("sweep", file, "--in-process", "--set", "run.device=auto")
+    assert not sweeps(folder)
+
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.devnull, "wb") as output:  # noqa: PTH123
+        socket.send_fds(ours, [b"[]"], [output.fileno()])
+        ours.shutdown(socket.SHUT_WR)
+        assert wait_for_trial(theirs) is None
+        assert "CUDA is initialised" in json.loads(ours.recv(1000))["refused"]
+
+
 def test_an_interrupted_sweep_goes_on(folder: Path) -> None:
     written(folder, '[sweep.grid]\n"hooks.upset.args.waits" = [true, false]\n')
-    with hookflow_begun("sweep", "p.toml", cwd=folder) as begun:
+    with hookflow_begun("sweep", "p.toml", "--in-process", cwd=folder) as begun:
         wait_for(lambda: (folder / "seen-False").exists(), "the first trial")
         begun.send_signal(signal.SIGINT)
         (run,) = run_dirs(folder)
@@ -177,6 +292,12 @@ def test_what_no_trial_could_have_is_refused_before_the_first(folder: Path) -> N
     (folder / "p.toml").write_text(PIPELINE.replace('"accuracy"', '"quality"') + GRID)
     text = refused("sweep", folder / "p.toml")
     assert 'p.toml:8:1: "quality" does not say' in text and 'write mode = "min" or mode = "max"' in text
+    assert 'gives "run.fold" its values' in wrong('folds = 2\n[sweep.grid]\n"run.fold" = [0]\n')
+    optuna = 'folds = 2\ntrials = 2\n[sweep.optuna]\n"run.seed" = [0]\n'
+    assert "folds go with grid and random" in wrong(optuna)
+    assert "has to be below sweep.folds" in refused("sweep", written(folder, "folds = 2\n"), "--set", "run.fold=2")
+    text = refused("check", written(folder, GRID), "--set", "hooks.upset.args.fail=${fold}")
+    assert "${fold}: there are no folds" in text and "write folds = 5 in [sweep]" in text
     assert "has no table [sweep]" in refused("sweep", TOY) and "has no table" in refused("sweep", TOY, "--resume")
     assert "there is no sweep in" in refused("sweep", written(folder, GRID), "--resume")
     assert "  sweep      2 trials of hooks.upset.args.fail, by accuracy" in invoke("check", "p.toml")
@@ -228,17 +349,17 @@ def test_optuna_learns_from_the_trials_and_prunes() -> None:
         return -float(abs(values["b"] - 4)) - abs(values["c"] - 0.5)
 
     trials: list[Trial] = []
-    for number in range(40):
-        values = suggest(searched, "max", trials, number)
+    for k in range(40):
+        values = suggest(searched, "max", trials, k)
         assert all(not isinstance(RANGES[key], list) or value in RANGES[key] for key, value in values.items())
         value = value_of(values)
-        trials.append(Trial(number, values, "finished", "", value, "", [value - 1, value]))
+        trials.append(Trial(k, values, "finished", "", value, "", [value - 1, value]))
     late = sum(trial.value for trial in trials[20:] if trial.value is not None)
     assert late > sum(trial.value for trial in trials[:20] if trial.value is not None)
     good, bad = (Trial(40, trials[0].values, "running", "", None, "", [value]) for value in (5.0, -50.0))
-    assert is_hopeless(searched, "max", trials, bad)
-    assert not is_hopeless(searched, "max", trials, good)
-    assert is_hopeless(searched, "min", trials, good)
+    assert should_prune(searched, "max", trials, bad)
+    assert not should_prune(searched, "max", trials, good)
+    assert should_prune(searched, "min", trials, good)
 
 
 def test_a_pruned_trial_is_stopped(folder: Path) -> None:
@@ -251,8 +372,8 @@ def test_a_pruned_trial_is_stopped(folder: Path) -> None:
     )  # more than it trains until it reads the command
     sweep = Sweep.create(file, ())
     sweep.begin()
-    for number in range(6):
-        sweep.keep(Trial(number, {"optimizer.args.lr": 0.1}, "finished", "", 2.0, "", [2.0] * 99))
+    for k in range(6):
+        sweep.keep(Trial(k, {"optimizer.args.lr": 0.1}, "finished", "", 2.0, "", [2.0] * 99))
     with hookflow_begun("sweep", str(sweep.path), cwd=folder) as begun:
         wait_for(lambda: [*folder.glob("runs/toy/*/commands.jsonl")], "the command to stop")
         (folder / "go").touch()
@@ -264,7 +385,7 @@ def test_a_pruned_trial_is_stopped(folder: Path) -> None:
 
 def test_the_gpus_are_those_that_this_process_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,MIG-x")
-    assert gpus() == ["1", "MIG-x"]
+    assert list_gpus() == ["1", "MIG-x"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpus() == []
+    assert list_gpus() == []
     assert SweepRange(low=1, high=2).integers

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ class Plain(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.head(self.body(inputs))  # type: ignore[no-any-return]
+
+
+def distilled(run: Any, batch: Any) -> dict[str, Any]:
+    """Train a student on its teacher's logits, too."""
+    inputs, target = batch
+    logits = run.models["student"](inputs)
+    from_teacher = (logits - run.models["teacher"](inputs)).square().mean()
+    return {"loss": functional.cross_entropy(logits, target) + from_teacher, "logits": logits, "target": target}
 
 
 class Normed(Plain):
@@ -110,6 +119,24 @@ class WaitsOnce(Clouds):
         return super().__getitem__(index)
 
 
+class HangsOnce(Clouds):
+    """A worker of rank 1 hangs at its example `at` until it is killed: once, or each that comes to as many."""
+
+    def __init__(self, examples: int, mark: str, at: int, always: bool = False, seed: int = 7) -> None:
+        super().__init__(examples, seed)
+        self.mark, self.at, self.always, self.fetched = Path(mark), at, always, 0
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.fetched += 1
+        hangs = get_worker_info() and os.environ["RANK"] == "1" and self.fetched == self.at
+        if hangs and (self.always or not self.mark.exists()):
+            write_whole(self.mark, str(os.getpid()))
+            while True:
+                time.sleep(0.01)
+        inputs, target = super().__getitem__(index)
+        return inputs + 0.1 * torch.rand(4), target
+
+
 class Drawn(Clouds):
     """Points that are drawn behind whatever the model has drawn."""
 
@@ -128,7 +155,7 @@ class Stops:
 
     def after_train_iter(self, run: Any) -> None:
         if run.iter >= self.at and not self.mark.exists():
-            run.stop("as told")
+            run.stop("as told", this_process=True)
 
     def after_train(self, run: Any) -> None:
         if run.iter >= self.at:
@@ -231,3 +258,33 @@ def computes(run: Any, module: nn.Linear, name: str, output: Tensor) -> None:
 def statistics(run: Any) -> None:
     """Say what a norm keeps."""
     run.say(f"statistics {run.model.body[3].running_mean.tolist()}")
+
+
+def own_batches(rank: int, world: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the share of a rank of two batches."""
+    data = Clouds(16, 8)
+    share = slice(rank, None, world)
+    return [
+        (inputs[share], target[share])
+        for inputs, target in zip(data.inputs.split(8), data.target.split(8), strict=True)
+    ]
+
+
+class OwnOrder:
+    """A sampler whose order is that of a generator of its own, which its state holds."""
+
+    def __init__(self, data: Clouds) -> None:
+        self.examples, self.generator = len(data), torch.Generator().manual_seed(3)
+
+    def __len__(self) -> int:
+        return self.examples
+
+    def __iter__(self) -> Iterator[int]:
+        order: list[int] = torch.randperm(self.examples, generator=self.generator).tolist()
+        return iter(order)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.generator.set_state(state["generator"])

@@ -24,8 +24,8 @@ TrainBoth = Callable[..., tuple[RunDir, RunDir]]
 
 @pytest.fixture
 def split_layers(tmp_path: Path) -> list[str]:
-    """Return overrides for the network of docs/distributed.md, with layers that are split over two ranks."""
-    page = (HERE.parents[1] / "docs" / "distributed.md").read_text("utf-8")
+    """Return overrides for the network of docs/how-to/distributed.md, with layers that are split over two ranks."""
+    page = (HERE.parents[1] / "docs" / "how-to" / "distributed.md").read_text("utf-8")
     net = tmp_path / "net.py"
     net.write_text(page.partition("```python\n# net.py\n")[2].partition("```")[0])
     split = f'{{strategy="fsdp", parallelize="{net}:split", tensor_parallel=2}}'

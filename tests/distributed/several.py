@@ -7,14 +7,14 @@ from torch._C._distributed_c10d import TCPStore
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from tests.conftest import rows
-from tests.processes import Training
+from tests.support.processes import Training
 
 
 class Ranks:
     """The processes that execute a run together, by rank; when left as a context, all of them have ended.
 
     As with torch's launcher, the rendezvous store belongs to none of them. `options` are those of
-    `hookflow.runner.process.main.train`.
+    `hookflow.runner.attempt.main.train`.
     """
 
     def __init__(self, run_dir: RunDir, world: int, **options: bool) -> None:

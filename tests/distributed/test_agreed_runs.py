@@ -14,10 +14,10 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import reason, records, wait_for
 from tests.distributed.conftest import NewClouds, strikes
 from tests.distributed.several import Ranks, carry_out, messages_of, printed, records_of
-from tests.killers import when_killed
-from tests.limits import LIMIT
 from tests.runner.same import assert_each_once, assert_same_end, final_state
-from tests.runner.test_commands import commander
+from tests.support.kill_hooks import when_killed
+from tests.support.limits import LIMIT
+from tests.support.overrides import commander
 
 REMEMBERS = 'hooks.remembers={use="./actors.py:Remembers"}'
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=2}, "after_val"]'
@@ -89,18 +89,82 @@ def test_a_run_that_one_rank_breaks_off_is_resumed_and_ends_like_one_that_was_no
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
 
 
+SHUFFLED = (
+    'hooks.hasty={use="tests.support.process_hooks:Hasty"}',
+    'model.use="./clouds.py:Normed"',
+    "data.train.loader.drop_last=true",
+    "run.sanity=false",  # which would fetch batches before the training begins
+)
+
+
+def hanging(split: str, mark: Path, at: int, *, always: bool = False) -> str:
+    """Return an override for data of which a worker of rank 1 hangs."""
+    args = f'{{examples=43, mark="{mark}", at={at}, always={str(always).lower()}}}'
+    return f'data.{split}={{use="./clouds.py:HangsOnce", args={args}, loader={{batch_size=8, workers=1}}}}'
+
+
+def marks_fetch_of(batch: int, mark: Path) -> str:
+    """Return an override for a hook that leaves a mark when rank 1 is about to fetch a batch of the training data."""
+    args = f'{{rank=1, at={batch}, mark="{mark}"}}'
+    return f'hooks.marks={{use="./actors.py:marks_fetch", points=["before_fetch"], args={args}}}'
+
+
+@pytest.mark.parametrize(
+    ("split", "batch", "overrides"),
+    [
+        ("train", 3, ("run.accumulate=2",)),
+        ("train", 2, ('distributed.strategy="fsdp"',)),
+        ("train", 0, ('data.train.loader.sampler="./clouds.py:OwnOrder"',)),
+        ("val", 0, ()),
+    ],
+    ids=["accumulated", "sharded", "the first batch, in an order that a sampler remembers", "validation"],
+)
+def test_a_batch_whose_worker_hangs_on_one_rank_is_fetched_by_another_and_the_ranks_save(
+    new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path, split: str, batch: int, overrides: tuple[str, ...]
+) -> None:
+    mark, fetches = tmp_path / "hangs", tmp_path / "fetches"
+    settings = (hanging(split, mark, 4 * batch + 1), marks_fetch_of(batch, fetches), *SHUFFLED, *overrides)
+    broken = new_clouds(*settings)
+    with Ranks(broken, 2) as ranks:
+        wait_for(lambda: mark.exists() and fetches.exists())
+        for training in ranks.trainings:
+            training.signal(signal.SIGTERM)
+        assert ranks.wait() == [143, 143]
+    it, status = ended(broken)
+    assert status == "interrupted"
+    assert CheckpointStore(broken.checkpoints).names()["last"].name.startswith(f"it{it:08d}")
+    assert messages_of(broken, 1, "SIGTERM received, and no batch has come from the loader's workers")
+    assert carry_out(broken, 2, resume=True) == [0, 0], printed(broken, 0)
+    assert_same_end(ranks_trained(*settings), broken)
+
+
+def test_where_no_worker_gets_the_batch_that_is_said_and_a_second_ctrl_c_ends_the_ranks(
+    new_clouds: NewClouds, tmp_path: Path
+) -> None:
+    broken = new_clouds(hanging("train", tmp_path / "hangs", 1, always=True), *SHUFFLED)
+    with Ranks(broken, 2) as ranks:
+        wait_for((tmp_path / "hangs").exists)
+        for training in ranks.trainings:
+            training.signal(signal.SIGINT)
+        wait_for(lambda: messages_of(broken, 1, "no batch has come from the loader's workers"))
+        for training in ranks.trainings:
+            training.signal(signal.SIGINT)
+        assert ranks.wait() == [130, 130]
+    assert not records_of(broken, "checkpoint")
+
+
 def test_ranks_that_wait_for_a_slow_worker_after_a_signal_finish_the_iteration_and_save(
     new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path
 ) -> None:
+    """No other worker can fetch the batch where some data are no dataset with a loader."""
     mark = tmp_path / "waits"
     data = f'data.train={{use="./clouds.py:WaitsOnce", args={{examples=43, mark="{mark}"}}, '
     data += "loader={batch_size=8, workers=1}}"
-    hasty = 'hooks.hasty={use="tests.disturbers:Hasty"}'
+    hasty = 'hooks.hasty={use="tests.support.process_hooks:Hasty"}'
     fetches = tmp_path / "fetches"
-    args = f'{{rank=1, at=2, mark="{fetches}"}}'
-    marks = f'hooks.marks={{use="./actors.py:marks_fetch", points=["before_fetch"], args={args}}}'
     no_sanity = "run.sanity=false"  # which would fetch that batch before the training begins
-    broken = new_clouds(data, hasty, marks, no_sanity)
+    settings = (data, 'data.val={use="./clouds.py:own_batches"}', hasty, marks_fetch_of(2, fetches), no_sanity)
+    broken = new_clouds(*settings)
     with Ranks(broken, 2) as ranks:
         wait_for(lambda: mark.exists() and fetches.exists())
         for training in ranks.trainings:
@@ -113,7 +177,7 @@ def test_ranks_that_wait_for_a_slow_worker_after_a_signal_finish_the_iteration_a
     saved = CheckpointStore(broken.checkpoints).names()["last"].name
     assert saved.partition(".")[0] == f"it{at:08d}", "the epoch may have been saved in the same iteration"
     assert carry_out(broken, 2, resume=True) == [0, 0], printed(broken, 0)
-    assert_same_end(ranks_trained(data, hasty, marks, no_sanity), broken)
+    assert_same_end(ranks_trained(*settings), broken)
 
 
 def test_commands_are_heard_by_the_first_and_obeyed_by_all(new_clouds: NewClouds) -> None:
@@ -164,7 +228,7 @@ EVERYTHING = [  # beside what the pipeline has: clipping, an average, accuracy
     'hooks.checkpoint.args={monitor={accuracy="max", loss="min"}, top=2, keep=2}',
     'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="10%"}, {use="CosineAnnealingLR"}]}}',
     'hooks.seen={use="./clouds.py:far", points=["after_train_iter"], when="loss > 0.6", every=2}',
-    'hooks.each={use="../killers.py:each", points=["after_train_iter"]}',
+    'hooks.each={use="../support/kill_hooks.py:each", points=["after_train_iter"]}',
 ]
 SETUPS = {
     "ddp": ["run.accumulate=2", 'model.use="./clouds.py:Normed"', "data.train.loader.drop_last=true"],
@@ -184,7 +248,7 @@ def test_a_rank_killed_at_random(
     lots = tmp_path / "lots"
     lots.mkdir()
     args = f'{{folder="{lots}", seed={seed}, kills={kills}}}'
-    killed = new_clouds(*overrides, f'hooks.killer={{use="../killers.py:RankKiller", args={args}}}')
+    killed = new_clouds(*overrides, f'hooks.killer={{use="../support/kill_hooks.py:RankKiller", args={args}}}')
     for attempt in range(kills + 1):
         (lots / "attempt").write_text(str(attempt))
         codes = carry_out(killed, 2, resume=attempt > 0)
@@ -199,8 +263,8 @@ def test_a_rank_killed_at_random(
 def test_the_log_of_another_rank_is_written_before_the_checkpoint(new_clouds: NewClouds) -> None:
     """And what a killed process has left is cleared away by one of the ranks."""
     run_dir = new_clouds(
-        'hooks.each={use="../killers.py:each", points=["after_train_iter"], ranks="all"}',
-        'hooks.killer.use="../killers.py:KillsRankOneAtTheCheckpoint"',
+        'hooks.each={use="../support/kill_hooks.py:each", points=["after_train_iter"], ranks="all"}',
+        'hooks.killer.use="../support/kill_hooks.py:KillsRankOneAtTheCheckpoint"',
         'hooks.checkpoint.points=[{at="after_train_iter", every=3}]',
     )
     nobody = 4194305  # a pid more than any system has

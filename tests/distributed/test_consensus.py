@@ -9,10 +9,18 @@ import pytest
 import torch.distributed as dist
 
 from hookflow.runner.distributed import consensus
-from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, OverRanks, iterations_between
-from hookflow.runner.distributed.rendezvous import Ranks
-from tests.limits import LIMIT
-from tests.processes import context
+from hookflow.runner.distributed.consensus import (
+    END_EPOCH,
+    REPORT_SAVE,
+    RUN_COMMANDS,
+    SAVE,
+    STOP,
+    ProcessGroupConsensus,
+    iterations_between,
+)
+from hookflow.runner.distributed.rendezvous import RankLayout
+from tests.support.limits import LIMIT
+from tests.support.processes import context
 
 POINTS = 10
 WORLD = 3
@@ -26,9 +34,14 @@ WALKS: dict[str, tuple[int, list[Arrivals], set[int], Arrivals]] = {
     "one: an iteration later": (1, [NOTHING, {2: STOP}, NOTHING], set(), {3: STOP}),
     "one, where all wait: there": (1, [NOTHING, {2: STOP}, NOTHING], {2}, {2: STOP}),
     "in flight when all wait: there": (1, [{3: SAVE}, {2: STOP}, NOTHING], {3}, {3: SAVE | STOP}),
-    "before and behind where all wait": (1, [{2: SAVE}, {4: TELL}, NOTHING], {3}, {3: SAVE, 5: TELL}),
+    "before and behind where all wait": (1, [{2: SAVE}, {4: REPORT_SAVE}, NOTHING], {3}, {3: SAVE, 5: REPORT_SAVE}),
     "together, once": (1, [{2: SAVE}, {3: SAVE}, NOTHING], set(), {3: SAVE}),
-    "what rank 0 alone knows": (1, [{0: OBEY, 1: OBEY, 3: TELL}, NOTHING, NOTHING], set(), {1: OBEY, 4: TELL}),
+    "what rank 0 alone knows": (
+        1,
+        [{0: RUN_COMMANDS, 1: RUN_COMMANDS, 3: REPORT_SAVE}, NOTHING, NOTHING],
+        set(),
+        {1: RUN_COMMANDS, 4: REPORT_SAVE},
+    ),
     "twice, when it is new": (1, [{1: END_EPOCH}, {5: END_EPOCH}, NOTHING], {5}, {2: END_EPOCH, 5: END_EPOCH}),
     "each third: when one is due": (3, [NOTHING, {2: STOP}, NOTHING], set(), {5: STOP}),
     "each third: while one is in flight": (3, [{4: SAVE}, {5: STOP}, NOTHING], set(), {5: SAVE, 9: STOP}),
@@ -51,7 +64,7 @@ def _all_walks(rank: int, folder: Path) -> None:
 
 
 def _walk(rank: int, arrivals: Arrivals, waits: set[int]) -> tuple[Any, ...]:
-    agreed = OverRanks(Ranks(rank, WORLD, rank), timeout=LIMIT)
+    agreed = ProcessGroupConsensus(RankLayout(rank, WORLD, rank), timeout=LIMIT)
     wishes, reported, clock, calls = 0, [], [agreed.seconds()], []
     for point in range(POINTS):
         wishes |= arrivals.get(point, 0)
@@ -67,7 +80,7 @@ def _walk(rank: int, arrivals: Arrivals, waits: set[int]) -> tuple[Any, ...]:
 def _evaluate(rank: int) -> list[int]:
     """Evaluate a few batches between two iterations; rank 1 is asked for one thing before, and for another in it."""
     consensus.iterations_between = lambda iteration, exchange: 1  # type: ignore[misc]
-    agreed = OverRanks(Ranks(rank, WORLD, rank), timeout=LIMIT)
+    agreed = ProcessGroupConsensus(RankLayout(rank, WORLD, rank), timeout=LIMIT)
     reported = [agreed.step(7, SAVE if rank == 1 else 0)]
     with agreed.evaluation():
         reported += [agreed.step(batch, STOP if (rank, batch) == (1, 1) else 0) for batch in range(4)]

@@ -21,9 +21,9 @@ from hookflow.runner.distributed.failures import (
     is_timeout,
     write_end,
 )
-from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.process.signals import Stop
+from hookflow.runner.distributed.rendezvous import RankLayout
+from hookflow.runner.logging.recorder import EventRecorder
+from hookflow.runner.process.signals import StopReason
 from tests.conftest import hookflow_here
 
 
@@ -44,7 +44,7 @@ def puts(run_dir: RunDir, rank: int, *records: dict[str, object], t: float = 10.
 
 
 GONE = "; the others were ended"
-INTERRUPTED = Stop("SIGINT received", "interrupted", 130, save=False)
+INTERRUPTED = StopReason("SIGINT received", "interrupted", 130, save=False)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ INTERRUPTED = Stop("SIGINT received", "interrupted", 130, save=False)
     ],
 )
 def test_why_a_run_has_ended(
-    run_dir: RunDir, asked: Stop | None, expected: dict[int, int], failed: dict[int, int], code: int, reason: str
+    run_dir: RunDir, asked: StopReason | None, expected: dict[int, int], failed: dict[int, int], code: int, reason: str
 ) -> None:
     """Also one that the user has interrupted."""
     says(run_dir, 0, 1, "an attempt before", t=1.0)
@@ -125,9 +125,9 @@ def test_a_process_that_ends_without_a_word_has_failed(run_dir: RunDir) -> None:
 
 
 def test_an_end_is_written_where_there_is_none_that_says_so(run_dir: RunDir) -> None:
-    killed = Stop("rank 1 was killed", "failed", 1, save=False)
+    killed = StopReason("rank 1 was killed", "failed", 1, save=False)
     says(run_dir, 0, 130, "SIGINT received")
-    write_end(run_dir, 5.0, Stop("SIGINT received", "interrupted", 130, save=False), "go on", 2.0, resumes=False)
+    write_end(run_dir, 5.0, StopReason("SIGINT received", "interrupted", 130, save=False), "go on", 2.0, resumes=False)
     write_end(run_dir, 5.0, killed, "hookflow run --resume", 2.0, resumes=False)
     ends = Tail(run_dir.events).read_all()
     assert [record["exit"] for record in ends] == [130, 1]
@@ -159,7 +159,7 @@ def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir)
     places = {rank: now.Shared(run_dir.now_of(rank)) for rank in (1, 2)}
     places[1].ids[0] = 0
     says(run_dir, 2, 0, "some")
-    recorder = Recorder(run_dir, lambda command: None, Ranks(0, 3, 0))
+    recorder = EventRecorder(run_dir, lambda command: None, RankLayout(0, 3, 0))
     recorder.failure(late, hook="ozm", point="after_train_iter")
     recorder.flush()
     expected = (
@@ -224,11 +224,11 @@ def test_ranks_wait_for_each_other_without_being_deaf(shared: torch.distributed.
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(InterruptedError):
-            rendezvous.rendezvous(Ranks(0, 2, 0), 60)
+            rendezvous.rendezvous(RankLayout(0, 2, 0), 60)
     finally:
         signal.signal(signal.SIGALRM, before)
     with pytest.raises(RuntimeError, match="not all of the 2 ranks are there"):
-        rendezvous.rendezvous(Ranks(0, 2, 0), 0)
+        rendezvous.rendezvous(RankLayout(0, 2, 0), 0)
     assert rendezvous.joined is None
 
 
@@ -247,7 +247,7 @@ def test_a_rank_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(agent.psutil, "Process", Stuck)
     monkeypatch.setattr(agent, "LAST", 0)
-    starter = agent.Agent(run_dir, 1, 0, [])
+    starter = agent.RankAgent(run_dir, 1, 0, [])
     starter._hand_on_signals()
     starter._on_signal(signal.SIGTERM, None)
     starter._on_signal(signal.SIGTERM, None)

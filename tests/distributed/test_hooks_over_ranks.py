@@ -14,8 +14,8 @@ from hookflow.pipeline.load import load
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
-from hookflow.runner.distributed.fsdp import FSDP
-from hookflow.runner.distributed.parallel import DDP, DDPAtStep
+from hookflow.runner.distributed.fsdp import FSDPStrategy
+from hookflow.runner.distributed.parallel import DDPAtStepStrategy, DDPStrategy
 from tests.conftest import reason, records
 from tests.distributed.clouds import Clouds, Normed
 from tests.distributed.conftest import CLOUDS, NewClouds, TrainBoth, assert_alike
@@ -36,7 +36,7 @@ BUILT_IN = [
     'hooks.profiler={use="profiler", args={wait=1, warmup=1, active=1}}',
     'hooks.limit={use="time_limit", args={limit="1h"}}',
     'hooks.spikes={use="spike_guard", args={window=3}}',
-    'task={use="../own_tasks.py:spikes", args={at=[7]}}',
+    'task={use="../support/own_tasks.py:spikes", args={at=[7]}}',
     'hooks.empty={use="empty_cache"}',
     'hooks.export={use="export"}',
     'hooks.predict={use="predict", args={outputs=["target"]}}',
@@ -143,11 +143,13 @@ def test_statistics_are_those_of_all_ranks(train_both: TrainBoth) -> None:
 
 
 @pytest.mark.parametrize(
-    "task", [(), ('task.use="tests.photographs:StepsEveryThird"',)], ids=["DDP", "DDP at the step"]
+    "task", [(), ('task.use="tests.support.runner_snapshots:StepsEveryThird"',)], ids=["DDPStrategy", "DDP at the step"]
 )
 def test_parameters_that_a_hook_adds_are_those_of_rank_0(train_both: TrainBoth, task: tuple[str, ...]) -> None:
     """The hook draws other weights on each rank."""
-    alone, together = train_both('hooks.surgeon={use="./../surgeons.py:Surgeon"}', "hooks.ema.enabled=false", *task)
+    alone, together = train_both(
+        'hooks.surgeon={use="./../support/model_changes.py:Surgeon"}', "hooks.ema.enabled=false", *task
+    )
     torch.testing.assert_close(final_state(alone)["model"], final_state(together)["model"], rtol=1e-4, atol=1e-5)
 
 
@@ -190,8 +192,8 @@ def test_power_sgd_is_resumed(ranks_trained: NewClouds, tmp_path: object) -> Non
 
 def test_a_communication_hook_without_buckets_or_a_future_is_refused(ranks_trained: NewClouds) -> None:
     plan = compile_pipeline(load(CLOUDS, ['hooks.comm={use="./actors.py:compressed", points=["ddp_comm"]}']))
-    check_comm_hook(plan, DDP(DistributedSection()), Where)
-    for strategy in (FSDP(DistributedSection(units=[], strategy="fsdp"), "fp32", print), DDPAtStep()):
+    check_comm_hook(plan, DDPStrategy(DistributedSection()), Where)
+    for strategy in (FSDPStrategy(DistributedSection(units=[], strategy="fsdp"), "fp32", print), DDPAtStepStrategy()):
         with pytest.raises(UserError, match='hook "comm" has nothing to do at ddp_comm: only several ranks'):
             check_comm_hook(plan, strategy, Where)
     run_dir = ranks_trained(*SHORT, 'hooks.comm={use="./actors.py:nothing", points=["ddp_comm"]}', codes=[1, 1])
@@ -200,7 +202,7 @@ def test_a_communication_hook_without_buckets_or_a_future_is_refused(ranks_train
     assert (error["hook"], error["point"]) == ("comm", "ddp_comm")
 
 
-WATCHES = 'hooks.watches={use="../offloaded.py:Watches", args={wait=%s}, %s}'
+WATCHES = 'hooks.watches={use="../support/offloaded_hooks.py:Watches", args={wait=%s}, %s}'
 
 
 def test_offloaded_hooks_leave_the_weights_as_they_are_to_the_bit(ranks_trained: NewClouds) -> None:
@@ -231,7 +233,8 @@ def test_an_offloaded_hook_that_reads_a_sharded_network_is_refused(new_clouds: N
 
 def test_all_ranks_skip_the_same_firings_of_a_throttled_hook(ranks_trained: NewClouds) -> None:
     """It sums over the ranks: a rank that fires alone would wait for the other until the timeout."""
-    sums = 'hooks.sums={use="../offloaded.py:sums", points=["after_train_iter"], budget="1%", over_budget="throttle"}'
+    throttled = 'points=["after_train_iter"], budget="1%", over_budget="throttle"'
+    sums = f'hooks.sums={{use="../support/offloaded_hooks.py:sums", {throttled}}}'
     run_dir = ranks_trained("run.max_epochs=40", sums)
     first, other = ([(r["it"], r["every"]) for r in records_of(run_dir, "throttle", rank)] for rank in (0, 1))
     assert first and first == other

@@ -19,15 +19,15 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.plain import follow
 from hookflow.runner.distributed.failures import ChildExit
-from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.distributed.rendezvous import RankLayout
 from hookflow.runner.process.launch import claim, start
 from tests.conftest import hookflow, hookflow_here, reason, wait_for
 from tests.distributed.conftest import CLOUDS, NewClouds, strikes
 from tests.distributed.several import messages_of, records_of
-from tests.limits import LIMIT
-from tests.processes import Spawned
+from tests.support.limits import LIMIT
+from tests.support.processes import Spawned
 
-ENDLESS = ("run.max_epochs=500", 'hooks.slow={use="../watchers.py:slow", points=["after_train_iter"]}')
+ENDLESS = ("run.max_epochs=500", 'hooks.slow={use="../support/common_hooks.py:slow", points=["after_train_iter"]}')
 Launch = Callable[..., tuple[RunDir, subprocess.Popen[bytes]]]
 
 
@@ -144,6 +144,28 @@ def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_sta
     assert not any("Traceback" in errors for _, errors in printed)
 
 
+def test_under_torchrun_a_run_that_a_hook_has_ended_early_is_not_trained_on(
+    ranks_trained: NewClouds, tmp_path: Path
+) -> None:
+    """As without torchrun: all ranks leave with 0, the first says why, and nothing of the run changes."""
+    run_dir = ranks_trained(
+        'hooks.ends={use="./actors.py:ends_early", points=["after_train_iter"], writes=["control"]}'
+    )
+    (end,) = records_of(run_dir, "end")
+    assert (end["it"], end["status"]) == (4, "finished"), "there were more to do"
+    logs = [run_dir.events_of(rank).read_bytes() for rank in (0, 1)]
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--local-addr=localhost")
+    command = [sys.executable, *launcher, "-m", "hookflow", "run", "--resume", str(run_dir.path), "--ui=json"]
+    streams: Any = {"env": QUIET, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with Spawned(command, cwd=tmp_path, **streams) as torchrun:
+        output, errors = torchrun.communicate(timeout=LIMIT)
+    assert torchrun.returncode == 0, errors
+    assert errors.count("nothing is left to do") == 1
+    assert "it is good enough" in errors
+    assert output == ""
+    assert [run_dir.events_of(rank).read_bytes() for rank in (0, 1)] == logs
+
+
 def test_a_mistake_is_told_by_one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     talk = HashStore()
     monkeypatch.setattr(rank_commands, "rendezvous", lambda ranks, seconds: talk)
@@ -166,9 +188,9 @@ def test_a_machine_without_the_run_directory_is_named(tmp_path: Path, monkeypatc
     monkeypatch.setattr(rank_commands, "rendezvous", lambda ranks, seconds: talk)
     monkeypatch.setattr(rank_commands, "_lead", lambda *arguments, restarted: (run_dir, False))
     options = {"resume": False, "allow_changed_hooks": False}
-    talk.set("run", json.dumps([str(tmp_path / "elsewhere"), False]))
+    talk.set("run", json.dumps({"path": str(tmp_path / "elsewhere"), "again": False}))
     talk.set("seen by 0", "")
-    ranks = iter((Ranks(1, 2, 0), Ranks(0, 2, 0)))
+    ranks = iter((RankLayout(1, 2, 0), RankLayout(0, 2, 0)))
     monkeypatch.setattr(rank_commands, "of_environment", lambda: next(ranks))
     assert rank_commands.train_as_rank(lambda: run_dir, "none", **options) == 2, "the first rank says why"
     with pytest.raises(UserError, match="cannot be seen on far"):
@@ -180,4 +202,4 @@ def test_ranks_started_again_without_their_store_are_refused(tmp_path: Path, mon
     talk = HashStore()
     with pytest.raises(rank_commands.UserError, match="its store has forgotten of which run"):
         rank_commands._lead(talk, lambda: RunDir.create(tmp_path, "clouds"), restarted=True)
-    assert json.loads(talk.get("run")) is None, "the others do not wait"
+    assert json.loads(talk.get("run")) == {"exit": 2}, "the others do not wait"

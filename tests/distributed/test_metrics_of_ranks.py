@@ -4,15 +4,15 @@ import pytest
 
 from tests.conftest import TESTS, records
 from tests.distributed.conftest import NewClouds
-from tests.given import EXAMPLES, given
-from tests.hooks.test_contracts import inline
-from tests.hooks.test_metrics_over_a_pass import at_once, hooks_for, rows_of, share_of_right
 from tests.runner.same import logged
+from tests.support.built_in_hooks import inline
+from tests.support.metric_cases import at_once, hooks_for, rows_of, share_of_right
+from tests.support.precomputed_outputs import EXAMPLES, given
 
 
 @pytest.mark.parametrize("kind", ["ignored", "labels", "numbers"])
 def test_a_metric_of_two_ranks_is_that_of_the_whole_set(ranks_trained: NewClouds, kind: str) -> None:
-    file = f"{TESTS}/given.py"
+    file = f"{TESTS}/support/precomputed_outputs.py"
     made = f'{{use="{file}:given", args={{kind="{kind}"}}, loader={{batch_size=8}}}}'
     data = [f"data.{split}={made}" for split in ("train", "val")]
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "clip", "ema", "checkpoint")]

@@ -21,10 +21,10 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.distributed import fsdp
 from tests.conftest import TESTS, NewRun, Train, messages, reason, records
 from tests.distributed.clouds import Normed
-from tests.distributed.conftest import NewClouds, TrainBoth, assert_alike
+from tests.distributed.conftest import NewClouds, TrainBoth, assert_alike, strikes
 from tests.distributed.several import carry_out, messages_of, printed, records_of
 from tests.runner.same import assert_same, curve, final_state
-from tests.runner.test_batch_size import BY_HAND
+from tests.support.overrides import BY_HAND
 
 FSDP = 'distributed.strategy="fsdp"'
 REPLICAS = 'distributed={strategy="fsdp", replicas=2}'
@@ -47,6 +47,43 @@ def test_several_train_as_one(train_both: TrainBoth, overrides: list[str]) -> No
     assert_alike(*train_both(*overrides), "model", "model_ema")
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_student_of_a_frozen_teacher_trains_as_on_one(train_both: TrainBoth, strategy: str) -> None:
+    """Shards are saved whole, with those of the teacher."""
+    networks = '{teacher={use="./clouds.py:Plain", args={width=12}, frozen=true}, student={use="./clouds.py:Plain"}}'
+    overrides = [f"model={networks}", 'task.use="./clouds.py:distilled"', f'distributed.strategy="{strategy}"']
+    alone, together = train_both(*overrides)
+    assert_alike(alone, together, "model_student")
+    for run_dir, has_teacher in ((alone, False), (together, strategy == "fsdp")):
+        teacher: Any = final_state(run_dir)["model_teacher"]
+        assert ("head.weight" in teacher) is has_teacher
+
+
+def test_samples_of_all_ranks_are_counted(train_both: TrainBoth) -> None:
+    """Also where the shares of the last batch are not even: both count 43 examples in an epoch."""
+    alone, together = train_both('hooks.log.every="20 samples"', "hooks.log.points=['after_train_iter']")
+    assert_alike(alone, together, "model")
+    for run_dir in (alone, together):
+        position: Any = final_state(run_dir)["position"]
+        assert position["samples"] == 86
+
+
+def test_mixed_sets_train_as_one_though_they_are_ended_and_resumed(
+    new_clouds: NewClouds, train_here: Train, tmp_path: Path
+) -> None:
+    """In an order that is drawn, with a worker, and shares of the last batch that are not even."""
+    a = '{use="./clouds.py:Clouds", args={examples=43}, loader={batch_size=8, workers=1}}'
+    b = '{use="./clouds.py:Clouds", args={examples=21, seed=2}, loader={batch_size=8}}'
+    mixed = [f"data.train={{a={a}, b={b}}}", "data.mix={a=2, b=1}", 'data.mix_order="random"']
+    alone = new_clouds(*mixed)
+    assert train_here(alone) == 0
+    together = new_clouds(*mixed, strikes(tmp_path / "mark", at=5))
+    assert carry_out(together, 2) == [143, 143], printed(together, 0)
+    assert carry_out(together, 2, resume=True) == [0, 0], printed(together, 0)
+    assert any(name.startswith("b/") for _, _, name in curve(together))
+    assert_alike(alone, together, "model", "model_ema")
+
+
 def test_ranks_with_whole_batches_train_as_one_with_their_union(
     new_clouds: NewClouds, train_here: Train, ranks_trained: NewClouds, tmp_path: Path
 ) -> None:
@@ -54,7 +91,7 @@ def test_ranks_with_whole_batches_train_as_one_with_their_union(
     alone, together = (
         [
             f'data.{split}={{use="./clouds.py:Clouds", args={{examples={count}}}, loader={{batch_sampler={{'
-            f'use="{TESTS}/loaders.py:Buckets", args={{merged={merged}}}}}}}}}'
+            f'use="{TESTS}/support/data_loaders.py:Buckets", args={{merged={merged}}}}}}}}}'
             for split, count in (("train", 44), ("val", 20))
         ]
         for merged in (2, 1)
@@ -119,7 +156,7 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(
 
 def test_replicas_divide_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
-    strategy = fsdp.FSDP(DistributedSection(strategy="fsdp", replicas=3), "fp32", print)
+    strategy = fsdp.FSDPStrategy(DistributedSection(strategy="fsdp", replicas=3), "fp32", print)
     with pytest.raises(UserError, match="4 ranks cannot hold 3 replicas of the model") as refused:
         strategy.parallelize(Normed(), [], torch.device("cpu"), Where)
     assert refused.value.problems[0].hint == "choose a divisor of 4"
@@ -271,7 +308,7 @@ def test_a_task_that_steps_itself_trains_alike(ranks_trained: NewClouds, train_b
         ),
         ([FSDP, 'distributed.units=["bodi"]'], 'no module of the network matches "bodi"'),
         ([FSDP, 'model.use="./clouds.py:Across"'], 'cannot shard "body.0.weight": it uses the channels_last memory'),
-        (['data.train={use="../loaders.py:a_list"}'], "which is not sharded across 2 ranks"),
+        (['data.train={use="../support/data_loaders.py:a_list"}'], "which is not sharded across 2 ranks"),
         (['data.train={use="./clouds.py:uneven"}'], "different numbers of batches in an epoch: 3, 4"),
         (
             ['task={use="./clouds.py:inside"}', "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}"],
@@ -279,7 +316,7 @@ def test_a_task_that_steps_itself_trains_alike(ranks_trained: NewClouds, train_b
         ),
         (["distributed.sync_batch_norm=true"], "SyncBatchNorm requires a GPU"),
         (
-            ["distributed.static_graph=true", 'task.use="tests.photographs:StepsEveryThird"'],
+            ["distributed.static_graph=true", 'task.use="tests.support.runner_snapshots:StepsEveryThird"'],
             "static_graph has no effect with a task that steps its optimizers itself",
         ),
         (['model.weights="nowhere.pt"'], "there is no file"),
@@ -298,7 +335,7 @@ def test_a_task_that_steps_itself_trains_alike(ranks_trained: NewClouds, train_b
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_is_told(ranks_trained: NewClouds, overrides: list[str], expected: str) -> None:
-    surgeon = 'hooks.surgeon.use="./../surgeons.py:Surgeon"', "hooks.ema.enabled=false"
+    surgeon = 'hooks.surgeon.use="./../support/model_changes.py:Surgeon"', "hooks.ema.enabled=false"
     run_dir = ranks_trained(*(surgeon if "surgeon" in str(overrides) else ()), *overrides, codes=[2, 2])
     assert expected in reason(run_dir)
 
@@ -320,7 +357,11 @@ def test_a_parameter_without_a_gradient_is_told_of(ranks_trained: NewClouds) -> 
         ranks_trained('model.use="./clouds.py:Unused"', copes, "run.max_epochs=1")
 
 
-UPSET = 'task={use="tests.upsets:UpsetRank", args={batches=[2]}}', "run.max_epochs=1", "data.train.args.examples=40"
+UPSET = (
+    'task={use="tests.support.numeric_faults:UpsetRank", args={batches=[2]}}',
+    "run.max_epochs=1",
+    "data.train.args.examples=40",
+)
 
 
 FINITE_GRADIENT = 'task.args.kind="finite gradient"'
@@ -381,7 +422,7 @@ OWN_LOADER = [BY_HAND % ("train", "own_loader"), BY_HAND % ("val", "SaysItsOwn")
 @pytest.fixture
 def new_detection(new_run: NewRun) -> NewRun:
     """Make a new run of detection.toml."""
-    return partial(new_run, pipeline=TESTS / "detection.toml")
+    return partial(new_run, pipeline=TESTS / "support" / "detection.toml")
 
 
 @pytest.mark.parametrize(
@@ -428,20 +469,21 @@ def test_ranks_fork(ranks_trained: NewClouds, strategy: str) -> None:
 
 
 PADDED = (
-    'model={use="tests.masked:Bigram"}',
+    'model={use="tests.support.language_model:Bigram"}',
     'optimizer={use="torch.optim:SGD", args={lr=1.0}}',
-    'data.val={use="tests.masked:padded", args={seed=4, examples=10}, loader={batch_size=4}}',
+    'data.val={use="tests.support.language_model:padded", args={seed=4, examples=10}, loader={batch_size=4}}',
     "run.max_epochs=1",
     "hooks.accuracy.enabled=false",
     "hooks.ema.enabled=false",
     "hooks.checkpoint={use='checkpoint', args={}, after=[]}",
 )
 PADDED_DATA = (
-    'data.train={use="tests.masked:padded", args={seed=3, masked=[%s]}, loader={batch_size=%d, shuffle=false}}'
+    'data.train={use="tests.support.language_model:padded", args={seed=3, masked=[%s]}, '
+    "loader={batch_size=%d, shuffle=false}}"
 )
 
 
-@pytest.mark.parametrize("task", ["hookflow.zoo.tasks:LanguageModelling", "tests.masked:StepsItself"])
+@pytest.mark.parametrize("task", ["hookflow.zoo.tasks:LanguageModelling", "tests.support.language_model:StepsItself"])
 @pytest.mark.parametrize(("masked", "batch_size"), [("", 8), ("1, 3, 5, 7", 8), ("0, 1, 2, 3", 4)])
 def test_each_rank_weighs_as_much_as_counts_in_its_share(
     train_both: TrainBoth, task: str, masked: str, batch_size: int

@@ -1,4 +1,4 @@
-"""At every point a parameter is what docs/distributed.md says, and what a hook changes in place lasts."""
+"""At every point a parameter is what docs/how-to/distributed.md says, and what a hook changes in place lasts."""
 
 import pytest
 import torch

@@ -20,20 +20,21 @@ from torch import nn
 import hookflow
 from hookflow.cli.app import app
 from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.registry import BUILT_IN
 from hookflow.hooks.run import Run
 from hookflow.pipeline.load import parse
+from hookflow.pipeline.registry import HOOKS as HOOK_REGISTRY
 from hookflow.pipeline.schema import DistributedSection, RunSection
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.loop.run import Run as Offered
-from hookflow.runner.random_state import seed_everything
+from hookflow.runner.device.random_state import seed_everything
+from hookflow.runner.iteration.run import Run as Offered
 from hookflow.zoo import tasks
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, hookflow_here, reason, records, run_here
 from tests.conftest import hookflow as command
-from tests.end_to_end.test_run import only_run
+from tests.support.run_results import only_run
 
 DOCS = TESTS.parent / "docs"
 
@@ -52,7 +53,7 @@ def files(name: str) -> dict[str, str]:
     return {file: text for text, file in re.findall(r"```\w+\n(# (\S+)\n.*?)```", page(name), re.DOTALL)}
 
 
-@pytest.mark.parametrize(("name", "least"), [("guarantees.md", 31), ("faults.md", 23 + 8)])
+@pytest.mark.parametrize(("name", "least"), [("explanation/guarantees.md", 31), ("explanation/faults.md", 23 + 8)])
 def test_every_row_names_a_test_that_there_is(name: str, least: int) -> None:
     named = re.compile(r"`tests/([\w/]+\.py)::(test_\w+)`")
     rows = re.findall(r"^\| (?!promise|fault|what is fed|---).*$", page(name).partition("## Soak")[0], re.MULTILINE)
@@ -62,7 +63,7 @@ def test_every_row_names_a_test_that_there_is(name: str, least: int) -> None:
     assert not [test for file, test in tests if f"def {test}(" not in (TESTS / file).read_text("utf-8")]
 
 
-PAGES = sorted([*DOCS.glob("*.md"), DOCS.parent / "README.md"])
+PAGES = sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"])
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -83,7 +84,7 @@ TERMINAL = ("watch --replay", "--version")
 def test_every_step_for_beginners_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From top to bottom in an empty folder."""
     monkeypatch.setenv("COLUMNS", "100")
-    text, commands = page("getting-started.md"), 0
+    text, commands = page("tutorial/getting-started.md"), 0
     for match in sorted([*FENCE.finditer(text), *COMMAND.finditer(text)], key=lambda match: match.start()):
         name, shown = (group for group in match.groups() if group is not None)
         if match.re is FENCE:
@@ -102,19 +103,76 @@ def test_the_python_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (pipeline,) = blocks("python.md", "toml")
+    (pipeline,) = blocks("how-to/python.md", "toml")
     Path("mine.toml").write_text(pipeline)
-    Path("page.py").write_text("\n".join(blocks("python.md", "python")))
+    Path("page.py").write_text("\n".join(blocks("how-to/python.md", "python")))
     runpy.run_path("page.py", run_name="page")
     printed = capfd.readouterr().out
     assert 'overrides["hooks.log.evry"]: [hooks.log] has no key "evry"' in printed
     assert 'did you mean "every"?' in printed
     assert len(hookflow.runs(tmp_path / "runs")) == 4
-    unnamed = [name for name in hookflow.__all__ if not re.search(rf"`(?:hookflow\.)?{name}`", page("python.md"))]
+    unnamed = [
+        name for name in hookflow.__all__ if not re.search(rf"`(?:hookflow\.)?{name}`", page("how-to/python.md"))
+    ]
     assert unnamed == ["__version__"]
 
 
-HOOKS = page("hooks.md")
+def test_a_loop_of_ones_own_is_attached_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The loop by hand and the attached one draw the same numbers, but for the validations."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in files("how-to/own-loop.md").items():
+        Path(name).write_text(text)
+    losses = {}
+    for program in ("by_hand.py", "train.py"):
+        done = runpy.run_path(program, run_name="page")
+        losses[program] = float(done["loss"].detach())
+    assert losses["by_hand.py"] < 0.01
+    assert losses["train.py"] < 0.1
+    monkeypatch.setattr(sys, "argv", ["train.py", "--resume"])
+    runpy.run_path("train.py", run_name="page")
+    (run,) = hookflow.runs("runs")
+    assert (run.status, run.checkpoint("last").iter, run.checkpoint("best").metrics.keys()) == (
+        "finished",
+        300,
+        {"loss"},
+    )
+    checked = hookflow_here("check", "hooks.toml", cwd=tmp_path, code=0)
+    assert "run.validation() in the loop: checkpoint" in checked.stdout
+    capfd.readouterr()
+    runpy.run_path("hello.py", run_name="page")
+    assert capfd.readouterr().out.split() == ["hello", "main", "goodbye"]
+
+
+@pytest.mark.filterwarnings("ignore")  # their trainers advise
+@pytest.mark.parametrize(
+    ("program", "packages", "iters"),
+    [
+        ("train_huggingface.py", ("transformers", "accelerate"), 72),
+        ("train_lightning.py", ("pytorch_lightning",), 96),
+        ("train_keras.py", ("keras",), 72),
+    ],
+)
+def test_hooks_in_another_trainer_are_those_of_the_page(
+    program: str, packages: tuple[str, ...], iters: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    for package in packages:
+        pytest.importorskip(package, reason=f"needs {package}")
+    monkeypatch.chdir(tmp_path)
+    for file, text in files("how-to/in-your-trainer.md").items():
+        Path(file).write_text(text)
+    runpy.run_path(program, run_name="page")
+    (run,) = hookflow.runs("runs")
+    run_dir = RunDir(run.dir)
+    assert (run.status, records(run_dir, "end")[-1]["it"]) == ("finished", iters)
+    assert [record["it"] for record in records(run_dir, "metrics")] == [iters // 3, 2 * iters // 3, iters]
+    for shown in ("show", "graph"):
+        hookflow_here(shown, str(run.dir), cwd=tmp_path, code=0)
+
+
+HOOKS = page("reference/hooks.md")
 EXAMPLES = {
     name: text for text, name in re.findall(r"^```toml\n(\[hooks\.(\w+)\]\n.*?)^```$", HOOKS, re.MULTILINE | re.DOTALL)
 }
@@ -133,10 +191,10 @@ def pipeline_with(name: str) -> str:
 
 
 def test_every_hook_is_there_once() -> None:
-    assert [*EXAMPLES] == re.findall(r"^## `(\w+)`$", HOOKS, re.MULTILINE) == [*BUILT_IN]
+    assert [*EXAMPLES] == re.findall(r"^## `(\w+)`$", HOOKS, re.MULTILINE) == [*HOOK_REGISTRY.built_in]
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", HOOK_REGISTRY.built_in)
 def test_an_example_can_be_pasted_and_trains(name: str, trained: Trained) -> None:
     plan = compile_pipeline(parse(pipeline_with(name), TOY))
     assert plan.hook(name).use == name
@@ -146,10 +204,10 @@ def test_an_example_can_be_pasted_and_trains(name: str, trained: Trained) -> Non
 
 
 def test_every_point_of_pytorch_is_named() -> None:
-    named = set(re.findall(r"`(\w+)`", page("pytorch_hooks.md")))
+    named = set(re.findall(r"`(\w+)`", page("reference/pytorch_hooks.md")))
     assert {point.name for point in POINTS if point.nested and point.kind != "log"} <= named
     row = r"^\| `(\w+)` \| `register_(\w+)_hook` \| ([^|]*) \|"
-    listed = re.findall(row, page("module-hooks.md"), re.MULTILINE)
+    listed = re.findall(row, page("how-to/module-hooks.md"), re.MULTILINE)
     assert [point for point, *_ in listed] == [point.name for point in POINTS if point.kind == "module"]
     for point, by, given in listed:
         assert point == by
@@ -157,13 +215,15 @@ def test_every_point_of_pytorch_is_named() -> None:
         assert set(re.findall(r"`(\w+)`", given)) <= set(POINTS[point].offers)
 
 
-@pytest.mark.parametrize("example", blocks("pytorch_hooks.md", "toml"), ids=lambda text: text.partition("\n")[0])
+@pytest.mark.parametrize(
+    "example", blocks("reference/pytorch_hooks.md", "toml"), ids=lambda text: text.partition("\n")[0]
+)
 def test_the_examples_of_pytorchs_points(example: str, tmp_path: Path, trained: Trained) -> None:
     """Each is added to the toy pipeline, with the functions that its comments define."""
     for file, function in re.findall(r'"\./(\w+\.py):\w+" +# (def .*)', example):
         with (tmp_path / file).open("a") as written:
             written.write(f"import torch\n{function}\n")
-    (tmp_path / "toy.py").write_text((TESTS / "toy.py").read_text())
+    (tmp_path / "toy.py").write_text((TESTS / "support" / "toy.py").read_text())
     toy = TOY.read_text().replace("max_epochs = 3", "max_iters = 2")
     (tmp_path / "toy.toml").write_text(f"{toy}\n{example}")
     code = 2 if "compress" in example else 0  # in one process there is nothing to compress
@@ -174,7 +234,7 @@ def test_the_examples_inside_modules_do_what_the_page_says(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """tests/runner/test_modules.py compares such hooks with ones that are registered by hand."""
-    shown = files("module-hooks.md")
+    shown = files("how-to/module-hooks.md")
     for file, text in shown.items():
         (tmp_path / file).write_text(text)
 
@@ -213,7 +273,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_tables_of_the_page_are_sweeps(mine: Path) -> None:
-    head, tables = mine.read_text(), blocks("sweeps.md", "toml")
+    head, tables = mine.read_text(), blocks("how-to/sweeps.md", "toml")
     for table in tables:
         mine.write_text(head + table)
         assert hookflow.load(mine).loaded.pipeline.sweep is not None
@@ -225,7 +285,7 @@ def test_the_tables_of_the_page_are_sweeps(mine: Path) -> None:
 @pytest.mark.usefixtures("mine")
 def test_a_study_of_optuna_trains_in_this_process(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
-    code, _ = blocks("sweeps.md", "python")
+    code, _ = blocks("how-to/sweeps.md", "python")
     Path("study.py").write_text(code)
     runpy.run_path("study.py")
     assert "{'lr': " in capsys.readouterr().out
@@ -236,7 +296,7 @@ def test_a_study_of_optuna_trains_in_this_process(capsys: pytest.CaptureFixture[
 @pytest.mark.usefixtures("mine")
 def test_trials_of_ray_train_and_report() -> None:
     pytest.importorskip("ray.tune", reason="needs ray[tune]")
-    _, code = blocks("sweeps.md", "python")
+    _, code = blocks("how-to/sweeps.md", "python")
     Path("study.py").write_text(code)
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AIR_NEW_OUTPUT": "0"}
     done = subprocess.run([sys.executable, "study.py"], env=environment, capture_output=True, text=True, timeout=300)
@@ -248,7 +308,7 @@ def test_trials_of_ray_train_and_report() -> None:
 
 def test_a_job_of_slurm_resumes_what_it_has_begun(mine: Path) -> None:
     """`srun` and `hookflow` are replaced by a script that prints the command; the rest is bash and the page."""
-    job, several = blocks("slurm.md", "bash")
+    job, several = blocks("how-to/slurm.md", "bash")
     Path("job.sh").write_text(job)
     tools = mine.parent / "tools"
     tools.mkdir()
@@ -268,18 +328,16 @@ def test_a_job_of_slurm_resumes_what_it_has_begun(mine: Path) -> None:
     subprocess.run(["bash", "-n"], input=several, text=True, check=True, env=os.environ)
 
 
-TASKS = page("tasks.md")
+TASKS = page("how-to/tasks.md")
 MEASURED = {
     "function.toml": {"loss", "mae"},
     "class.toml": {"loss", "mse", "rmse"},
-    "gan.toml": {"real_score"},
-    "closure.toml": {"loss"},
 }
 
 
 @pytest.mark.parametrize(("pipeline", "metrics"), MEASURED.items())
 def test_the_examples_of_tasks_train(pipeline: str, metrics: set[str], tmp_path: Path) -> None:
-    shown = files("tasks.md")
+    shown = files("how-to/tasks.md")
     assert {name for name in shown if name.endswith(".toml")} == {"base.toml", *MEASURED}
     for name, text in shown.items():
         (tmp_path / name).write_text(text)
@@ -371,7 +429,7 @@ def test_an_agent_is_trained_evaluated_and_resumed_in_the_same_episode(
     name: str, less: tuple[str, ...], at: int, tmp_path: Path, resumes_alike: NewRun
 ) -> None:
     pytest.importorskip("gymnasium", reason="needs gymnasium")
-    written("rl.md", tmp_path)
+    written("how-to/rl.md", tmp_path)
     pipeline = tmp_path / f"{name}.toml"
     run = resumes_alike("run.max_epochs=2", *less, point="after_train_iter", at=at, pipeline=pipeline)
     assert records(run, "metrics")[-1]["v"].keys() == {"length"}  # type: ignore[attr-defined]
@@ -381,7 +439,7 @@ def test_an_agent_is_trained_evaluated_and_resumed_in_the_same_episode(
 @pytest.mark.long
 def test_a_model_of_transformers_is_trained_and_predicts_with_ids(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="needs transformers, which takes 130 MB")
-    written("transformers.md", tmp_path)
+    written("how-to/transformers.md", tmp_path)
     command("run", "texts.toml", "--set", "run.threads=1", cwd=tmp_path, code=0)
     assert records(only_run(tmp_path), "metrics")[-1]["v"].keys() == {"loss", "accuracy"}  # type: ignore[attr-defined]
     command("predict", "--split", "val", "--out", "rows.npz", cwd=tmp_path, code=0)
@@ -396,7 +454,7 @@ def test_adapters_alone_are_saved_resumed_loaded_and_exported(
     tmp_path: Path, resumes_alike: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("peft", reason="needs peft and transformers")
-    written("transformers.md", tmp_path)
+    written("how-to/transformers.md", tmp_path)
     export = 'hooks.export={use="export", args={formats=["safetensors"]}}'
     pipeline = tmp_path / "lora.toml"
     run = resumes_alike("run.max_epochs=2", export, point="after_train_iter", at=11, pipeline=pipeline)
@@ -415,10 +473,12 @@ def test_adapters_alone_are_saved_resumed_loaded_and_exported(
     assert load_file(exported).keys() == saved.keys()
 
 
-@pytest.mark.parametrize("model", [pytest.param("timm:create_model", marks=pytest.mark.long), "tests.toy:Staged"])
+@pytest.mark.parametrize(
+    "model", [pytest.param("timm:create_model", marks=pytest.mark.long), "tests.support.toy:Staged"]
+)
 def test_layers_are_fine_tuned_one_by_one(model: str, tmp_path: Path, new_run: NewRun, train_here: Train) -> None:
     pytest.importorskip(model.partition(":")[0], reason="needs timm and torchvision")
-    written("fine-tuning.md", tmp_path)
+    written("how-to/fine-tuning.md", tmp_path)
     keep = 'hooks.checkpoint={use="checkpoint", args={keep="all"}}'
     run = new_run("run.threads=1", keep, f'model.use="{model}"', pipeline=tmp_path / "fine.toml")
     assert train_here(run) == 0, reason(run)
@@ -433,7 +493,7 @@ def test_layers_are_fine_tuned_one_by_one(model: str, tmp_path: Path, new_run: N
 
 
 def test_what_others_are_told_to_use_is_there() -> None:
-    text = page("coming-from.md")
+    text = page("how-to/coming-from.md")
     keys = {*RunSection.model_fields, *vars(Run)}
     assert set(re.findall(r"`run\.(\w+)", text)) <= keys
     assert set(re.findall(r"`distributed\.(\w+)", text)) <= DistributedSection.model_fields.keys()

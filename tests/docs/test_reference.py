@@ -23,7 +23,7 @@ from hookflow.pipeline.schema import Pipeline
 from tests.conftest import TESTS, Trained, records
 
 FOLDER = TESTS.parent / "docs"
-PAGE = (FOLDER / "reference.md").read_text("utf-8")
+PAGE = (FOLDER / "reference" / "reference.md").read_text("utf-8")
 
 
 @pytest.fixture
@@ -65,17 +65,40 @@ def test_nothing_is_left_out() -> None:
 
 
 def test_links_between_pages_lead_somewhere(make_reference: ModuleType) -> None:
-    anchors, pages = {}, {page.name: page.read_text("utf-8") for page in FOLDER.glob("*.md")}
-    for name, text in pages.items():
+    pages = {page: page.read_text("utf-8") for page in (*FOLDER.rglob("*.md"), FOLDER.parent / "README.md")}
+    anchors = {}
+    for page, text in pages.items():
         prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-        anchors[name] = [make_reference.slug(heading) for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)]
-    assert len(anchors["reference.md"]) == len({*anchors["reference.md"]})
-    for name, text in pages.items():
-        links = re.findall(r"\]\((\w[\w-]*\.md)?#([\w-]+)\)", text)
-        assert not [link for link in links if link[1] not in anchors[link[0] or name]], name
+        anchors[page] = [make_reference.slug(heading) for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)]
+    reference = anchors[FOLDER / "reference" / "reference.md"]
+    assert len(reference) == len({*reference})
+    broken = []
+    for page, text in pages.items():
+        for name, anchor in re.findall(r"\]\(([\w./-]+\.md)?(?:#([\w-]+))?\)", text):
+            target = (page.parent / name).resolve() if name else page
+            if not target.is_file() or (anchor and anchor not in anchors[target]):
+                broken.append((page.name, name, anchor))
+    assert not broken
 
 
-EVENTS = (TESTS.parent / "docs" / "events.md").read_text("utf-8")
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    navigation = (FOLDER.parent / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)
+    beside_docs = ["CHANGELOG.md", "CONTRIBUTING.md", "index.md"]
+    pages = [page.relative_to(FOLDER).as_posix() for page in FOLDER.rglob("*.md")]
+    assert sorted(listed) == sorted([*pages, *beside_docs])
+
+
+def test_pages_that_the_package_names_are_there() -> None:
+    package = FOLDER.parent / "hookflow"
+    named = set()
+    for file in package.rglob("*.py"):
+        named |= set(re.findall(r"\bdocs/[\w/.-]+\.md\b", file.read_text("utf-8")))
+    assert named
+    assert not [page for page in sorted(named) if not (FOLDER.parent / page).is_file()]
+
+
+EVENTS = (TESTS.parent / "docs" / "reference" / "events.md").read_text("utf-8")
 RECORDS: dict[str, Any] = {get_type_hints(kind)["k"].__args__[0]: kind for kind in Record.__args__}
 
 

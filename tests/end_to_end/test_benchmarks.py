@@ -13,8 +13,8 @@ import pytest
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from tests.conftest import hookflow_here
-from tests.limits import LIMIT
-from tests.processes import Spawned
+from tests.support.limits import LIMIT
+from tests.support.processes import Spawned
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 ROW = "no hooks"
@@ -74,6 +74,7 @@ def test_ratios_of_another_machine_are_told(overhead: Any, capsys: pytest.Captur
 DATA = "import data; data.SETTINGS = {'val': data.Setting(batches=300, validation=True)}; sys.argv[1:] = ['data']"
 USUAL = {"usual set", "usual set, while nothing is saved"}
 SMALLEST = {
+    "attached": "sys.argv[1:] = ['20']",
     "cell": "sys.argv[1:] = ['start']",
     "checkpoint": "script.ROUNDS, script.WIDTH = 1, 8",
     "cold_start": "script.ROUNDS = 1",

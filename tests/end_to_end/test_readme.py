@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
-from hookflow.hooks.registry import BUILT_IN
+from hookflow.pipeline.registry import HOOKS
 from tests.conftest import hookflow, hookflow_here, records, strikes
-from tests.end_to_end.test_run import only_run
-from tests.golden_files import check_golden
-from tests.limits import LIMIT
-from tests.processes import Spawned
+from tests.support.golden_files import check_golden
+from tests.support.limits import LIMIT
+from tests.support.processes import Spawned
+from tests.support.run_results import only_run
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
@@ -61,7 +61,7 @@ def test_every_hook_that_comes_with_it_is_listed() -> None:
     rows = [
         cell for row in re.findall(r"^\| \w+ \| (.*?) \|", listed, re.MULTILINE) for cell in re.findall(r"`(\w+)`", row)
     ]
-    assert sorted(rows) == sorted(BUILT_IN)
+    assert sorted(rows) == sorted(HOOKS.built_in)
 
 
 def test_why_answers_as_it_is_printed() -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.events.rundir import RunDir, all_runs
-from tests.conftest import TOY, hookflow, hookflow_begun, hookflow_here, records, wait_for
-from tests.limits import LIMIT
-from tests.monitor.test_terminal import Terminal
-from tests.processes import Spawned
+from hookflow.events.rundir import all_runs
+from tests.conftest import TESTS, TOY, hookflow, hookflow_begun, hookflow_here, records, wait_for
+from tests.support.limits import LIMIT
+from tests.support.processes import Spawned
+from tests.support.run_results import only_run
+from tests.support.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 CIFAR = ROOT / "pipelines" / "cifar.toml"
@@ -29,12 +30,7 @@ SMOKE = [
 ]
 REAL = ROOT.parent / "shared" / "data" / "cifar10"
 IMPATIENT = "from hookflow.monitor import health; health.PATIENCE = 1; from hookflow.cli.app import main; main()"
-SLOW = '--set=hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
-
-
-def only_run(folder: Path) -> RunDir:
-    (run,) = all_runs(folder / "runs")
-    return run
+SLOW = '--set=hooks.slow={use="./common_hooks.py:slow", points=["after_backward"]}'
 
 
 def test_the_shipped_pipeline_on_drawn_pictures_says_so_everywhere(tmp_path: Path) -> None:
@@ -90,7 +86,7 @@ def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) 
 
 
 def test_a_hang_is_told_and_so_is_what_ctrl_c_does(tmp_path: Path) -> None:
-    sleepy = f'--set=hooks.sleepy={{use="{TOY.parent}/distributed/actors.py:Hangs"}}'
+    sleepy = f'--set=hooks.sleepy={{use="{TESTS}/distributed/actors.py:Hangs"}}'
     command = [sys.executable, "-c", IMPATIENT, "run", str(TOY), "--ui=plain", sleepy]
     with Spawned(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, bufsize=1) as child:
         assert child.stdout is not None
@@ -109,7 +105,7 @@ def test_a_hang_is_told_and_so_is_what_ctrl_c_does(tmp_path: Path) -> None:
 
 
 def test_what_killed_the_training_is_told_everywhere(tmp_path: Path) -> None:
-    dies = '--set=hooks.dies={use="./disturbers.py:Dies", args={by=9, at=13, saved=true}}'
+    dies = '--set=hooks.dies={use="./process_hooks.py:Dies", args={by=9, at=13, saved=true}}'
     done = hookflow("run", str(TOY), "--ui=plain", dies, cwd=tmp_path)
     assert done.returncode == 128 + signal.SIGKILL
     reason = "killed by SIGKILL; the kernel's out-of-memory killer does that"
@@ -126,7 +122,7 @@ def test_what_killed_the_training_is_told_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_hook_that_ends_the_process_is_told(tmp_path: Path) -> None:
-    done = hookflow("run", str(TOY), "--ui=none", '--set=hooks.dies={use="./disturbers.py:Dies"}', cwd=tmp_path)
+    done = hookflow("run", str(TOY), "--ui=none", '--set=hooks.dies={use="./process_hooks.py:Dies"}', cwd=tmp_path)
     assert (done.returncode, done.stdout) == (3, ""), "none prints nothing but a failure"
     assert "failed: exited with code 3 and no end record\n" in done.stderr
     assert records(only_run(tmp_path), "end")[0]["it"] == 7
@@ -134,7 +130,7 @@ def test_a_hook_that_ends_the_process_is_told(tmp_path: Path) -> None:
 
 def test_killing_the_viewer_harms_no_run(tmp_path: Path) -> None:
     go_on = tmp_path / "go on"
-    waits = f'--set=hooks.waits={{use="{TOY.parent}/watchers.py:WaitsFor", args={{file="{go_on}"}}}}'
+    waits = f'--set=hooks.waits={{use="{TOY.parent}/common_hooks.py:WaitsFor", args={{file="{go_on}"}}}}'
     with hookflow_begun("run", str(TOY), waits, cwd=tmp_path, stdout=subprocess.DEVNULL) as viewer:
         wait_for(lambda: bool(all_runs(tmp_path / "runs")) and bool(records(only_run(tmp_path), "frame")))
         viewer.kill()
@@ -158,7 +154,7 @@ def test_a_reader_that_goes_away_ends_no_run(tmp_path: Path) -> None:
 
 def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
     (go_on := tmp_path / "go on").touch()
-    waits = f'--set=hooks.waits={{use="{TOY.parent}/watchers.py:WaitsFor", args={{file="{go_on}"}}}}'
+    waits = f'--set=hooks.waits={{use="{TOY.parent}/common_hooks.py:WaitsFor", args={{file="{go_on}"}}}}'
     done = hookflow("run", str(TOY), "--ui=json", waits, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, only_run(tmp_path).events.read_text()), "the log, line by line"
     go_on.unlink()

@@ -21,9 +21,9 @@ from hookflow.events.records import KINDS, TEXT_LIMIT, DataInfo
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.state import RunState
 from hookflow.runner.distributed.failures import append_record
-from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.logging.timing import Books, Timeline
-from tests.hostile_records import TYPES, hostile_line
+from hookflow.runner.logging.recorder import EventRecorder
+from hookflow.runner.logging.timing import Timeline, TimingAggregator
+from tests.support.random_records import TYPES, hostile_line
 
 
 class Progress:
@@ -31,10 +31,10 @@ class Progress:
     stage: records.Stage = "train"
 
 
-def put_one_of_each(recorder: Recorder) -> None:
+def put_one_of_each(recorder: EventRecorder) -> None:
     """Put a record of each kind that the recorder is given; frames and scalars it makes itself."""
     put = recorder.put
-    recorder.watch(Books(2, Timeline()), Progress())
+    recorder.watch(TimingAggregator(2, Timeline()), Progress())
     data = DataInfo(name="points", examples=40, batches=5, batch_size=8, synthetic=True, note="")
     strings = dict.fromkeys(("pipeline", "host", "python", "torch", "device", "precision", "model"), "some")
     numbers = ("version", "pid", "params", "seed", "max_epochs", "max_iters", "iters_per_epoch", "world")
@@ -58,6 +58,7 @@ def put_one_of_each(recorder: Recorder) -> None:
     put("trace", it=2, ep=0, path="traces/it00000001.json", first=1, iters=3)
     put("ack", id="0", cmd="trace", args=["3"], sent=0.0, ok=True, note="")
     put("throttle", hook="slow", every=4, why="3 % of the iterations")
+    put("progress", hook="exports", name="shards", done=3, total=10, seconds=1.5, over=False)
     put("message", level="info", source="hookflow", text="hello")
     recorder.failure(ValueError("no"), hook="bad", point="after_train", action="ignore")
     put("end", status="finished", exit=0, reason="", seconds=1.0)
@@ -68,7 +69,7 @@ def put_one_of_each(recorder: Recorder) -> None:
 @pytest.fixture
 def written(tmp_path: Path) -> list[Any]:
     run_dir = RunDir.create(tmp_path, "toy")
-    put_one_of_each(Recorder(run_dir, lambda command: None))
+    put_one_of_each(EventRecorder(run_dir, lambda command: None))
     return Tail[Any](run_dir.events).read_all()
 
 

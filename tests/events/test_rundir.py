@@ -19,7 +19,7 @@ from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir, all_runs, process_identity
 from hookflow.runner.process.launch import claim
 from tests.conftest import NewRun, wait_for
-from tests.limits import LIMIT
+from tests.support.limits import LIMIT
 
 
 def test_a_run_lives_as_long_as_its_process(tmp_path: Path) -> None:

@@ -13,18 +13,19 @@ from hookflow.events.log import Appender
 from hookflow.events.reading import read_record
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.feed import Live, Recording
-from hookflow.monitor.plain import StallWatch
+from hookflow.monitor.feed import Live
+from hookflow.monitor.recording import Recording
+from hookflow.monitor.stall_watch import StallWatch
 from hookflow.monitor.state import RunState
 from hookflow.runner.process.launch import claim
 from tests.conftest import NewRun, Train, Trained, messages, records, wait_for
 from tests.monitor.fake_run import make
-from tests.processes import Training
 from tests.runner.same import assert_each_once, assert_same_end
-from tests.runner.test_loader_runs import over
+from tests.support.overrides import over
+from tests.support.processes import Training
 
 HOUR = 3600.0
-EACH = 'hooks.each={use="./killers.py:each", points=["after_train_iter"]}'
+EACH = 'hooks.each={use="./kill_hooks.py:each", points=["after_train_iter"]}'
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_clock_that_is_set_while_a_run_trains(
 ) -> None:
     mark = tmp_path / "mark"
     alone = new_run(EACH)
-    run = new_run(EACH, f'hooks.waits={{use="./disturbers.py:Waits", args={{mark="{mark}"}}}}')
+    run = new_run(EACH, f'hooks.waits={{use="./process_hooks.py:Waits", args={{mark="{mark}"}}}}')
     assert train_here(alone) == 0
     clock = time.time
     set_by: list[float] = []
@@ -121,7 +122,7 @@ def stopped(pid: int) -> bool:
 
 def test_a_training_that_is_stopped_goes_on(undisturbed: Trained, new_run: NewRun, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    waits = f'hooks.waits={{use="./disturbers.py:Waits", args={{mark="{mark}"}}}}'
+    waits = f'hooks.waits={{use="./process_hooks.py:Waits", args={{mark="{mark}"}}}}'
     run = new_run(EACH, waits)
     training = Training(run)
     wait_for(mark.exists)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TOY, hookflow_begun, records, wait_for
-from tests.end_to_end.test_run import only_run
-from tests.limits import LIMIT
-from tests.monitor.test_terminal import Terminal
+from tests.support.limits import LIMIT
+from tests.support.run_results import only_run
+from tests.support.terminal import Terminal
 
 HOOKFLOW = shlex.join([sys.executable, "-m", "hookflow"])
 RUN = f"run {TOY} --set run.threads=1"
@@ -58,7 +58,7 @@ def test_a_run_whose_streams_are_closed_from_the_start(tmp_path: Path, way: str)
     [("--in-process", ["stderr"]), ("--ui=plain", ["stdout"]), ("--ui=none", ["stdout", "stderr"])],
 )
 def test_what_went_wrong_is_recorded_where_none_can_print(tmp_path: Path, options: str, full: list[str]) -> None:
-    closes = '--set=hooks.closes={use="./disturbers.py:ClosesOutput"}'
+    closes = '--set=hooks.closes={use="./process_hooks.py:ClosesOutput"}'
     with Path("/dev/full").open("w") as nowhere, (tmp_path / "printed").open("w") as printed:
         streams = {name: nowhere if name in full else printed for name in ("stdout", "stderr")}
         code = hookflow_begun("run", str(TOY), closes, options, cwd=tmp_path, **streams).wait(LIMIT)
@@ -70,10 +70,10 @@ def test_what_went_wrong_is_recorded_where_none_can_print(tmp_path: Path, option
 
 def test_a_terminal_that_is_gone_ends_the_dashboard_and_not_the_run(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    waits = f'--set=hooks.waits={{use="./disturbers.py:Waits", args={{mark="{mark}"}}}}'
+    waits = f'--set=hooks.waits={{use="./process_hooks.py:Waits", args={{mark="{mark}"}}}}'
     terminal = Terminal(sys.executable, "-m", "hookflow", "run", str(TOY), waits, cwd=tmp_path)
     wait_for(mark.exists)
-    terminal.wait_for("LIVE")
+    terminal.wait_for("Overview")
     terminal.hang_up()
     assert terminal.child.wait(60) == 128 + signal.SIGHUP
     assert only_run(tmp_path).life() == "alive"

@@ -18,17 +18,17 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
-from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging import recorder
+from hookflow.runner.state import checkpoint_manager as manager
 from tests.conftest import NewRun, Train, Trained, records, wait_for
 from tests.distributed.actors import asked_to_stop
 from tests.distributed.several import Ranks, carry_out, printed
 from tests.faults.disk import Disk
 from tests.monitor.fake_run import make
-from tests.processes import Training
 from tests.runner.same import assert_same, assert_same_end, final_state
+from tests.support.processes import Training
 
 TOLD = ("No space left on device", "unexpected pos")  # the second is PyTorch's word for a file that does not grow
 SHORT = "run.max_epochs=2"
@@ -166,11 +166,11 @@ def test_two_signals_end_a_run_whose_disk_never_answers(
     assert_same_end(left_alone, run)
 
 
-DATA = [f'data.{split}={{use="./loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
+DATA = [f'data.{split}={{use="./data_loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
 
 
 def slow(hook: str, seconds: float) -> str:
-    return f'hooks.{hook.lower()}={{use="./savers.py:{hook}", args={{seconds={seconds}}}}}'
+    return f'hooks.{hook.lower()}={{use="./checkpoint_hooks.py:{hook}", args={{seconds={seconds}}}}}'
 
 
 @pytest.mark.long
@@ -210,7 +210,7 @@ def test_ranks_whose_disk_never_answers_are_reported_and_leave_at_two_signals(ne
     assert not CheckpointStore(run.checkpoints).all()
 
 
-RELOCATES = 'hooks.relocates={use="./disturbers.py:Relocates", args={to="%s"}}'
+RELOCATES = 'hooks.relocates={use="./process_hooks.py:Relocates", args={to="%s"}}'
 
 
 def read_only(operation: str) -> None:

@@ -19,7 +19,7 @@ from tests.runner.same import assert_each_once, assert_same_end
 
 EACH = (
     'hooks.checkpoint.points=[{at="after_train_iter", every=2}, "after_val"]',
-    'hooks.each={use="./killers.py:each", points=["after_train_iter"]}',
+    'hooks.each={use="./kill_hooks.py:each", points=["after_train_iter"]}',
 )
 
 

@@ -16,15 +16,15 @@ from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
 from tests.conftest import NewRun, records, wait_for
-from tests.monitor.test_terminal import Terminal
-from tests.processes import Training
+from tests.support.processes import Training
+from tests.support.terminal import Terminal
 
 SECONDS = float(os.environ.get("HOOKFLOW_SOAK", "7200"))
 SAMPLES = 240
 GROWTH = 16.0
 """MB that the straight line through the resident memory may rise by, from the end of the first third on."""
 FRAME, BOUND = 500, 130
-"""Bytes of a frame on average at most, and for each binding in it; a quarter more than `docs/events.md` states."""
+"""Bytes of a frame on average at most, and for each binding in it; a quarter more than docs/reference/events.md."""
 
 LONG = [
     "run.max_epochs=1000000",
@@ -61,7 +61,7 @@ class Watched:
 
 
 def most_frames(seconds: float) -> float:
-    """Return how many frames a run of that age has at most, as `docs/events.md` promises."""
+    """Return how many frames a run of that age has at most, as `docs/reference/events.md` promises."""
     grows = 2400 * math.log(min(max(seconds, 1200), 4800) / 1200)
     return min(seconds, 1200) * 2 + grows + max(seconds - 4800, 0) / 2 + 2
 

@@ -1,4 +1,4 @@
-"""What `docs/graph.md` says of order, done plainly: by rules, over and over, until nothing new follows.
+"""What `docs/explanation/graph.md` says of order, done plainly: by rules, over and over, until nothing new follows.
 
 It knows nothing of how `hookflow.graph` goes about it. A place is a hook with one of its methods at one of the two
 points; what must hold is a set of pairs of places, from which more follows:

@@ -16,38 +16,8 @@ from hookflow.errors import UserError
 from hookflow.graph.plan import PHASES, Binding, Plan
 from hookflow.graph.why import ambiguities, precedence
 from tests.graph.oracle import CLOSING, OPENING, Described, Oracle, Pair, Place, common, within
-from tests.hook_nodes import AROUND, Half, node, plan
-
-METHODS = (OPENING, CLOSING, "around_val", "around_val")
-SLOTS = ("model", "model.a", "model.b", "metrics", "metrics.x", "scalars.n", "control")
-STATES = ("hook.a", "hook.b")
-"""What hooks of these names write, where another one reads it."""
-
-
-def drawn(lots: random.Random, most: int) -> list[Described]:
-    """Return some hooks around a validation: now with many edges, slots and phases, now with few."""
-    edges, slots, normal = lots.choice((0.05, 0.1, 0.2)), lots.choice((0.1, 0.2, 0.4)), lots.choice((0.4, 0.8, 1))
-    names = "abcdefgh"[: lots.randint(2, most)]
-    hidden = lots.sample(names, len(names))  # edges mostly follow a hidden order; some run against it
-
-    def others(name: str, share: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        after, before = [], []
-        for other in names:
-            if other != name and lots.random() < share:
-                upwards = (hidden.index(other) < hidden.index(name)) != (lots.random() < 0.1)
-                (after if upwards else before).append(other)
-        return tuple(after), tuple(before)
-
-    hooks = []
-    for name in names:
-        methods = tuple(dict.fromkeys(lots.sample(METHODS, lots.choice((1, 1, 2, 4)))))
-        after, before = others(name, edges)
-        near = {method: others(name, edges) for method in methods if lots.random() < 0.3}
-        reads, writes = (tuple(slot for slot in SLOTS if lots.random() < slots) for _ in range(2))
-        reads += tuple(state for state in STATES if lots.random() < slots / 2)
-        phase = "normal" if lots.random() < normal else lots.choice(PHASES)
-        hooks.append(Described(name, methods, phase, after, before, near, reads, writes))
-    return hooks
+from tests.support.described_hooks import drawn, place
+from tests.support.hook_nodes import AROUND, Half, node, plan
 
 
 def compiled(hooks: list[Described], shuffle: int | None = None) -> Plan:
@@ -73,10 +43,6 @@ def compiled(hooks: list[Described], shuffle: int | None = None) -> Plan:
     )
 
 
-def place(binding: Binding) -> Place:
-    return binding.hook, binding.point, binding.half
-
-
 def ends(found: Plan, *edges: tuple[int | None, int | None]) -> set[Pair]:
     return {(place(found.bindings[first]), place(found.bindings[then])) for first, then in edges}  # type: ignore[index]
 
@@ -94,12 +60,12 @@ def check_plan(hooks: list[Described]) -> Plan | None:
     for point in (OPENING, CLOSING):
         assert [place(binding) for binding in found.at(point)] == oracle.order[point], hooks
     assert {place(b): PHASES.index(b.phase) for b in found.bindings} == oracle.phases, hooks
-    kinds = {kind: [e for e in found.edges if e.kind == kind] for kind in ("file", "flow", "pair")}
+    kinds = {kind: [e for e in found.edges if e.kind == kind] for kind in ("file", "flow", "nesting")}
     assert ends(found, *((e.first_id, e.then_id) for e in kinds["file"])) == oracle.stated, hooks
     assert ends(found, *((e.first_id, e.then_id) for e in kinds["flow"])) == oracle.kept, hooks
-    gone = ends(found, *((given.edge.first_id, given.edge.then_id) for given in found.given_way))
+    gone = ends(found, *((given.edge.first_id, given.edge.then_id) for given in found.dropped_edges))
     assert gone == oracle.contradicted | oracle.circular, hooks
-    sure = ends(found, *((e.first_id, e.then_id) for e in kinds["pair"] if not e.loose and e.first != e.then))
+    sure = ends(found, *((e.first_id, e.then_id) for e in kinds["nesting"] if not e.loose and e.first != e.then))
     phases = {(item, two) for item, two in sure if oracle.phases[item] != oracle.phases[two]}
     assert sure - phases <= oracle.implied, hooks
     for seed in range(3):

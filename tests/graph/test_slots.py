@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from hookflow.graph.lifetimes import find_doubtful_lifetimes
 from hookflow.graph.observation import Seen, Slots, missing, never_seen, turned, with_observed
-from hookflow.graph.plan import Node, Plan, Ranks
+from hookflow.graph.plan import Node, Plan, Ranks, Trigger
 from hookflow.graph.points import POINTS, Loop, Point, Points
-from hookflow.graph.slots import commutes, doubts
-from tests.golden_files import check_cases
-from tests.hook_nodes import AROUND, POINT, Stands, node, plan
+from hookflow.graph.slots import commutes
+from tests.support.golden_files import check_cases
+from tests.support.hook_nodes import AROUND, POINT, Stands, node, plan
 
 
 @pytest.mark.parametrize("point", [*POINTS], ids=lambda point: point.name)
@@ -73,7 +74,7 @@ def test_what_is_the_same_on_all_ranks_is_not_written_by_one(ranks: Ranks, write
 
 def lifetimes(*nodes: Node, in_epoch: bool = False) -> tuple[list[str], list[str]]:
     """Return the warnings and notes of slots over the rounds of the loop."""
-    warnings, notes = doubts(plan(*nodes), {n.hook.name: n for n in nodes}, in_epoch)
+    warnings, notes = find_doubtful_lifetimes(plan(*nodes), {n.hook.name: n for n in nodes}, in_epoch)
     return [problem.message for problem in warnings], [problem.message for problem in notes]
 
 
@@ -127,7 +128,7 @@ class TestWhatTheRoundBeforeHasLeft:
         declared = reader("metrics", "after_train_epoch after_val")
         assert lifetimes(declared) == lifetimes(node("r", points=AROUND, reads=["metrics"])) == ([], [])
         asking = node("r", points=at("after_train_epoch after_val"), reads=["metrics.loss"])
-        bound = tuple(replace(b, trigger=replace(b.trigger, when="metrics.loss < 3")) for b in asking.bound)
+        bound = tuple(replace(b, trigger=Trigger.parse(when="metrics.loss < 3")) for b in asking.bound)
         (message,), _ = lifetimes(replace(asking, bound=bound))
         assert 'reads metrics.loss at after_train_epoch (when = "metrics.loss < 3")' in message
 

@@ -10,29 +10,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookflow.cli.observe_report import Report
-from hookflow.graph.order import Places, compile_plan
-from hookflow.graph.plan import PHASES, Node, Plan
-from hookflow.graph.why import (
-    Pair,
-    brought_together,
-    key,
-    keys,
+from hookflow.cli.observe_report import ObservationReport
+from hookflow.graph.order import PlanRequests, compile_plan
+from hookflow.graph.plan import PHASES, Node, Plan, WantedPlaces
+from hookflow.graph.swaps import (
+    OrderedPair,
+    apply_swaps,
+    binding_key,
+    bring_together,
+    find_neighbours,
+    find_swaps,
+    find_turned,
+    find_unordered,
     meeting_points,
-    neighbouring,
-    swapped,
-    swaps_between,
-    turned,
-    unordered,
+    order_key,
 )
-from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.registry import HOOKS
 from hookflow.service.findings import Findings
 from hookflow.service.pipelines import read_pipeline, valid_plan
-from hookflow.trials.commute import Commuted, Trace, Trials, Visit, _Search, commute
+from hookflow.trials.commute import CommuteResult, PointVisit, TrialRunner, TrialTrace, _OrderSearch, commute
 from tests.conftest import TESTS, TOY
-from tests.hook_nodes import AROUND, POINT, node, order, plan
-from tests.hooks.test_contracts import SAMPLES, inline
+from tests.support.built_in_hooks import SAMPLES, inline
+from tests.support.hook_nodes import AROUND, POINT, node, order, plan
 
 
 @st.composite
@@ -51,15 +51,17 @@ def pipelines(draw: st.DrawFn) -> list[Node]:
     return draw(st.permutations(nodes))
 
 
-def wanted(nodes: list[Node], places: Places) -> Plan:
-    return compile_plan("p", {item.hook.name: item for item in nodes}, wanted=places)
+def wanted(nodes: list[Node], places: WantedPlaces) -> Plan:
+    return compile_plan("p", {item.hook.name: item for item in nodes}, requests=PlanRequests(wanted=places))
 
 
 def test_hooks_meet_where_both_fire_and_not_with_themselves_nor_where_arounds_are_left() -> None:
     both = (*AROUND, ("before_val", "whole"))
-    result = {(pair.point, pair.hooks) for pair in unordered(plan(node("a", points=both), node("b", points=AROUND)))}
+    result = {
+        (pair.point, pair.hooks) for pair in find_unordered(plan(node("a", points=both), node("b", points=AROUND)))
+    }
     assert result == {("before_val", ("a", "b"))}
-    assert not [*unordered(plan(node("a", ambiguous_with=["b"]), node("b")))]
+    assert not [*find_unordered(plan(node("a", ambiguous_with=["b"]), node("b")))]
     compiled = plan(node("a", points=(*AROUND, (POINT, "whole"))), node("b", points=AROUND))
     assert meeting_points(compiled, "a", "b") == {"before_val"}
 
@@ -70,16 +72,16 @@ def test_hooks_meet_where_both_fire_and_not_with_themselves_nor_where_arounds_ar
 def test_a_pair_is_brought_together_and_what_must_follow_stays_behind_it(before: str, after: str) -> None:
     nodes = [node(name[0], after=["a"] if "<" in name else []) for name in before.split()]
     declared = plan(*nodes)
-    places = brought_together(declared, [Pair(POINT, ("a", "whole"), ("b", "whole"))], {*unordered(declared)})
+    places = bring_together(declared, [OrderedPair(POINT, ("a", "whole"), ("b", "whole"))], {*find_unordered(declared)})
     assert order(wanted(nodes, places)) == after.split()
 
 
 def test_what_is_turned_is_told_where_arounds_are_entered_and_not_where_they_are_left() -> None:
     a, b, p = node("a", points=AROUND), node("b", points=AROUND), node("p", points=(("before_val", "whole"),))
-    assert turned(plan(a, b, p), plan(p, b, a)) == [
-        Pair("before_val", ("a", "enter"), ("b", "enter")),
-        Pair("before_val", ("a", "enter"), ("p", "whole")),
-        Pair("before_val", ("b", "enter"), ("p", "whole")),
+    assert find_turned(plan(a, b, p), plan(p, b, a)) == [
+        OrderedPair("before_val", ("a", "enter"), ("b", "enter")),
+        OrderedPair("before_val", ("a", "enter"), ("p", "whole")),
+        OrderedPair("before_val", ("b", "enter"), ("p", "whole")),
     ]
 
 
@@ -87,7 +89,7 @@ def test_a_pair_that_a_moved_phase_orders_can_be_turned() -> None:
     """An early c behind b makes b early: nothing that is said of a and b."""
     nodes = [node("a"), node("b"), node("c", after=["b"], phase="early")]
     declared = plan(*nodes)
-    assert [pair.hooks for pair in unordered(declared)] == [("b", "a")]
+    assert [pair.hooks for pair in find_unordered(declared)] == [("b", "a")]
     turned_ = wanted(nodes, {(POINT, name, "whole"): place for place, name in enumerate("abc")})
     assert [binding.hook for binding in turned_.bindings] == ["a", "b", "c"]
 
@@ -96,30 +98,32 @@ def test_a_pair_that_a_moved_phase_orders_can_be_turned() -> None:
 @given(pipelines(), st.integers(0, 9))
 def test_a_shuffle_turns_nothing_but_what_nothing_orders(nodes: list[Node], seed: int) -> None:
     declared = plan(*nodes)
-    assert {*turned(declared, plan(*nodes, shuffle=seed))} <= {*unordered(declared)}
+    assert {*find_turned(declared, plan(*nodes, shuffle=seed))} <= {*find_unordered(declared)}
 
 
 @settings(max_examples=30)
 @given(pipelines(), st.integers(0, 9))
 def test_the_way_to_a_shuffled_order_turns_each_pair_once_and_is_allowed(nodes: list[Node], seed: int) -> None:
     declared, shuffled = plan(*nodes), plan(*nodes, shuffle=seed)
-    swaps = swaps_between(declared, shuffled)
+    swaps = find_swaps(declared, shuffled)
     assert len({*swaps}) == len(swaps)
-    assert keys(wanted(nodes, swapped(declared, swaps))) == keys(shuffled)
+    assert order_key(wanted(nodes, apply_swaps(declared, swaps))) == order_key(shuffled)
     for k in range(len(swaps)):
-        assert {*turned(declared, wanted(nodes, swapped(declared, swaps[:k])))} <= {*turned(declared, shuffled)}
+        assert {*find_turned(declared, wanted(nodes, apply_swaps(declared, swaps[:k])))} <= {
+            *find_turned(declared, shuffled)
+        }
 
 
 @settings(max_examples=30)
 @given(pipelines())
 def test_neighbours_that_nothing_orders_change_places_and_nobody_else(nodes: list[Node]) -> None:
     declared = plan(*nodes)
-    free = {*unordered(declared)}
-    swaps = neighbouring(declared, free)
+    free = {*find_unordered(declared)}
+    swaps = find_neighbours(declared, free)
     there = [item for swap in swaps for item in ((swap.point, swap.first), (swap.point, swap.then))]
     assert len({*there}) == len(there)
     plain = {swap for swap in swaps if swap.first[1] == swap.then[1] == "whole"}
-    assert plain <= {*turned(declared, wanted(nodes, swapped(declared, swaps)))} <= free
+    assert plain <= {*find_turned(declared, wanted(nodes, apply_swaps(declared, swaps)))} <= free
 
 
 @dataclass
@@ -127,22 +131,24 @@ class Planted:
     """Trials that differ in nothing but which of some pairs fires first: the others make no difference."""
 
     nodes: list[Node]
-    pairs: Collection[Pair]
+    pairs: Collection[OrderedPair]
     count: int = 0
     seconds: float = 0.0
 
-    def compiled(self, places: Places) -> Plan:
+    def compiled(self, places: WantedPlaces) -> Plan:
         return wanted(self.nodes, places)
 
-    def of(self, plan: Plan) -> Trace:
+    def of(self, plan: Plan) -> TrialTrace:
         self.count += 1
         leaves: dict[tuple[str, ...], bytes] = {}
         for pair in self.pairs:
-            row = {key(binding): row for row, binding in enumerate(plan.at(pair.point))}
+            row = {binding_key(binding): row for row, binding in enumerate(plan.at(pair.point))}
             leaves["model", str(pair)] = b"first" if row[pair.first] < row[pair.then] else b"then"
-        return Trace((Visit(POINT, 1, leaves),), frozenset((item.point, key(item)) for item in plan.bindings))
+        return TrialTrace(
+            (PointVisit(POINT, 1, leaves),), frozenset((item.point, binding_key(item)) for item in plan.bindings)
+        )
 
-    def again(self, plan: Plan, *, may_raise: bool = True) -> Trace:
+    def again(self, plan: Plan, *, may_raise: bool = True) -> TrialTrace:
         return self.of(plan)
 
 
@@ -150,23 +156,25 @@ class Planted:
 @given(pipelines(), st.data())
 def test_exactly_the_pairs_are_found_that_make_a_difference(nodes: list[Node], data: st.DataObject) -> None:
     declared = plan(*nodes)
-    free = [*unordered(declared)]
+    free = [*find_unordered(declared)]
     planted = data.draw(st.lists(st.sampled_from(free), unique=True, max_size=3)) if free else []
     made = Planted(nodes, planted)
-    steps, same, untried = _Search(cast("Trials", made), declared).all(free)
-    result = {pair for step in steps for pair in step.pairs}
-    stuck = {pair for pair, _ in untried}
+    outcome = _OrderSearch(cast("TrialRunner", made), declared, set(declared.hooks_by_name)).all(free)
+    result = {pair for step in outcome.steps for pair in step.pairs}
+    stuck = {pair for pair, _ in outcome.untried}
     assert {*planted} <= result | stuck
-    assert all({*step.pairs} & {*planted} for step in steps), "a step without a pair that makes a difference"
-    assert not {*same} & {*planted}
-    assert result | {*same} | stuck == {*free}
+    assert all({*step.pairs} & {*planted} for step in outcome.steps), "a step without a pair that makes a difference"
+    assert not {*outcome.same} & {*planted}
+    assert result | {*outcome.same} | stuck == {*free}
 
 
 def test_trials_are_about_as_many_as_hooks_at_a_point() -> None:
     nodes = [node(name) for name in "abcdefghij"]
     made = Planted(nodes, [])
-    steps, same, untried = _Search(cast("Trials", made), plan(*nodes)).all([*unordered(plan(*nodes))])
-    assert (steps, len(same), untried) == ([], 45, [])
+    declared = plan(*nodes)
+    search = _OrderSearch(cast("TrialRunner", made), declared, set(declared.hooks_by_name))
+    outcome = search.all([*find_unordered(declared)])
+    assert (outcome.steps, len(outcome.same), outcome.untried) == ([], 45, [])
     assert made.count <= 3 * len(nodes)
 
 
@@ -199,7 +207,7 @@ PAIRS = {
 """What each of two models has for itself."""
 
 
-def tried_anew(pipeline: Loaded) -> Commuted:
+def tried_anew(pipeline: Loaded) -> CommuteResult:
     """Try every pair; nothing may be doubtful, before and after."""
     result = Findings.of(pipeline, valid_plan(pipeline))
     assert not result.doubtful, "\n".join(result.lines(120))
@@ -209,7 +217,7 @@ def tried_anew(pipeline: Loaded) -> Commuted:
     return commuted
 
 
-def names(commuted: Commuted) -> set[tuple[str, ...]]:
+def names(commuted: CommuteResult) -> set[tuple[str, ...]]:
     return {tuple(sorted(pair.hooks)) for pair in commuted.same}
 
 
@@ -233,7 +241,9 @@ def test_a_pair_of_everything() -> None:
     ]
     accuracies = [f'hooks.top{k}={{ use = "accuracy", args = {{ topk = {k} }} }}' for k in (1, 2)]
     task = ["run.threads=1", 'task.use="./gan.py:Tells"']
-    pipeline = read_pipeline(TESTS / "gan.toml", (*task, *hooks, *accuracies), without=["clip", "ema", "schedule"])
+    pipeline = read_pipeline(
+        TESTS / "support" / "gan.toml", (*task, *hooks, *accuracies), without=["clip", "ema", "schedule"]
+    )
     same = names(tried_anew(pipeline))
     assert {(f"{hook}_discriminator", f"{hook}_generator") for hook in PAIRS} <= same
     assert ("top1", "top2") in same
@@ -244,16 +254,16 @@ def test_all_built_in_hooks_backwards(tmp_path: Path) -> None:
     # refuses a run with `accumulation_schedule`.
     apart = {"scheduler", "profiler", "resize", "sam"}
     others = {"whiten", "comm_hook", "batch_size_finder"}
-    assert BUILT_IN.keys() - SAMPLES.keys() == others, "of one network; of several ranks; of no iteration"
-    run = TOY.read_text().partition("[hooks.")[0].replace("./toy.py", str(TESTS / "toy.py"))
+    assert HOOKS.built_in.keys() - SAMPLES.keys() == others, "of one network; of several ranks; of no iteration"
+    run = TOY.read_text().partition("[hooks.")[0].replace("./toy.py", str(TESTS / "support" / "toy.py"))
     tables = [
         f'[hooks.{name}]\nuse = "{name}"\nargs = {inline(SAMPLES[name])}'
         for name in reversed(SAMPLES)
         if name not in apart
     ]
     file = tmp_path / "backwards.toml"
-    file.write_text("\n".join([run, f'[task]\nuse = "{TESTS / "own_tasks.py"}:paints"', *tables]))
-    toy = TESTS / "toy.py"
+    file.write_text("\n".join([run, f'[task]\nuse = "{TESTS / "support" / "own_tasks.py"}:paints"', *tables]))
+    toy = TESTS / "support" / "toy.py"
     images = [f'data.{split}.use="{toy}:Squares"' for split in ("val", "test")]  # which are turned by `tta`
     settings = ("run.threads=1", "run.test=true", f'model.use="{toy}:Pooled"', *images)
     commuted = tried_anew(read_pipeline(file, settings))
@@ -305,11 +315,11 @@ def loaded(name: str, *overrides: str) -> Loaded:
     return read_pipeline(BUGS / f"{name}.toml", overrides)
 
 
-def tried(pipeline: Loaded) -> Commuted:
+def tried(pipeline: Loaded) -> CommuteResult:
     return commute(pipeline, valid_plan(pipeline), BUGS, lambda *line: None)
 
 
-def found_in(name: str, commuted: Commuted) -> dict[tuple[str, str, str], str]:
+def found_in(name: str, commuted: CommuteResult) -> dict[tuple[str, str, str], str]:
     return {(pair.point, *pair.hooks): str(step.difference) for step in commuted.steps for pair in step.pairs}
 
 
@@ -345,13 +355,13 @@ def test_with_the_edges_that_were_missing_no_pair_differs(name: str) -> None:
 )
 def test_after_observe_write_no_bug_stands_in_silence(name: str, tmp_path: Path) -> None:
     """What is written down decides a pair the right way, or leaves it as loud as it was."""
-    for file in (*BUGS.glob("*.*"), *(TESTS).glob("*.py")):
+    for file in (*BUGS.glob("*.*"), *(TESTS / "support").glob("*.py")):
         below = file.relative_to(TESTS)
         (tmp_path / below).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, tmp_path / below)
     folder = tmp_path / BUGS.relative_to(TESTS)
     pipeline = read_pipeline(folder / f"{name}.toml", ())
-    assert list(Report.of(pipeline, valid_plan(pipeline)).write())
+    assert list(ObservationReport.of(pipeline, valid_plan(pipeline)).write())
     written = read_pipeline(folder / f"{name}.toml", ())
     plan, right = valid_plan(written), valid_plan(loaded(name, *MENDED[name]))
     loud = found_in(name, commute(written, plan, folder, lambda *line: None))

@@ -185,7 +185,7 @@ def drawing(run: Any, batch: Any) -> dict[str, Any]:
 
 def drawn_net() -> torch.nn.Module:
     """A net, in a file of a user, who makes the visualizer there."""
-    from tests.toy import Net
+    from tests.support.toy import Net
 
     Visualizer.get_instance("of the user", vis_backends=[])
     return Net()

@@ -8,7 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from hookflow.errors import UserError
+from hookflow.graph.plan import Plan
+from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded, parse
+from tests.support.built_in_hooks import SAMPLES, inline
 
 
 class StandIn(SimpleNamespace):
@@ -49,7 +53,7 @@ class StandIn(SimpleNamespace):
         """The newest number of each name that was logged."""
         return {name: values[-1] for name, values in self.logged.items()}
 
-    def stepped(self, model: str | None = None) -> nn.Module:
+    def model_being_updated(self, model: str | None = None) -> nn.Module:
         return self.models[model or "model"]  # type: ignore[no-any-return]
 
     def metric(self, name: str) -> float:
@@ -112,3 +116,21 @@ def pipeline_with(folder: Path, code: str, table: str = "", name: str = "It") ->
     file = f"h{len(list(folder.iterdir()))}.py"  # a file is imported once
     (folder / file).write_text(code)
     return parse(f'{HEAD}[hooks.it]\nuse = "./{file}:{name}"\n{table}\n', folder / "p.toml")
+
+
+IMPORTS = "from enum import Enum\nfrom functools import *\nfrom pathlib import Path\nfrom torch import nn\n"
+ARGUMENTS = {**SAMPLES, "comm_hook": {"algorithm": "fp16_compress"}}
+
+
+def faults(folder: Path, code: str, table: str = "") -> list[str]:
+    """Return what is said of the hook `It` of a file of this code."""
+    try:
+        compile_pipeline(pipeline_with(folder, IMPORTS + code, table))
+    except UserError as error:
+        return [f"{problem.where.line if problem.where else ''}: {problem.message}" for problem in error.problems]
+    return []
+
+
+def plan(*uses: str, more: str = "") -> Plan:
+    tables = "".join(f'[hooks.{use}]\nuse = "{use}"\nargs = {inline(ARGUMENTS.get(use, {}))}\n' for use in uses)
+    return compile_pipeline(parse(HEAD + tables + more, Path("troubles.toml")))

@@ -1,11 +1,14 @@
 """The arguments of a hook's class, checked against the function that takes them, whichever class has it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from hookflow.hooks.arguments import argument_type
-from tests.hooks.test_inspect_troubles import faults
+from hookflow.hooks.arguments import argument_type, as_annotated
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.hooks.registry import find_hook
+from tests.hooks.stand_ins import faults, pipeline_with
 
 BUILT_IN = "from hookflow.hooks.builtin.averaging import EMA\nfrom dataclasses import dataclass\n"
 BASE = (
@@ -51,6 +54,41 @@ def test_a_field_that_a_dataclass_inherits_from_another_module_has_the_names_of_
     code = f"from dataclasses import dataclass\n{FROM_NEIGHBOUR}@dataclass\nclass It(Base):\n    note: str = ''\n"
     (said,) = faults(tmp_path, code, "args = { decay = 7.0 }")
     assert '"decay"' in said
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "expected"),
+    [
+        ("str", "5", "5"),
+        ("str", "007", "007"),
+        ("str", "1e3", "1e3"),
+        ("str | None", "5", "5"),
+        ("list[str]", "5", ["5"]),
+        ("int", "5", 5),
+        ("float", "5", 5.0),
+        ("int | str", "5", 5),
+        ("object", "5", 5),
+    ],
+)
+def test_the_type_of_an_argument_decides_whether_a_variable_is_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, annotation: str, text: str, expected: object
+) -> None:
+    monkeypatch.setenv("HOOKFLOW_VALUE", text)
+    code = f"class It:\n    def __init__(self, name: {annotation}): pass\n    def after_run(self): pass\n"
+    value = '["${env:HOOKFLOW_VALUE}"]' if "list" in annotation else '"${env:HOOKFLOW_VALUE}"'
+    loaded = pipeline_with(tmp_path, code, f"args = {{ name = {value} }}")
+    (file,) = tmp_path.iterdir()
+    compile_pipeline(loaded)
+    hook = find_hook(f"./{file.name}:It", tmp_path, None)
+    args = as_annotated(hook, loaded.pipeline.hooks["it"].args)
+    assert isinstance(args, Mapping)
+    assert args["name"] == expected and type(args["name"]) is type(expected)
+
+
+def test_a_number_of_the_file_is_no_text(tmp_path: Path) -> None:
+    code = "class It:\n    def __init__(self, name: str): pass\n    def after_run(self): pass\n"
+    (said,) = faults(tmp_path, code, "args = { name = 5 }")
+    assert "must be a string, not 5" in said
 
 
 def test_an_argument_of_its_own_hides_that_of_the_base() -> None:

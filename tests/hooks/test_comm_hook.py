@@ -15,9 +15,9 @@ from hookflow.errors import UserError
 from hookflow.hooks.builtin.gradients import CommHook
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.trials.temporary_run import Silent, dry_run
+from hookflow.trials.temporary_run import SilentBinding, dry_run
 from tests.conftest import TOY, Trained, records
-from tests.golden_files import check_cases
+from tests.support.golden_files import check_cases
 
 LEFT: list[Any] = []
 """The groups that were left. PowerSGD's callback holds its group, and ends in a thread of the group.
@@ -125,4 +125,4 @@ def test_a_single_process_has_nothing_for_it_to_do_nor_a_dry_run(trained: Traine
     assert hint.strip() == "leave it out: --without comm"
     loaded = parse(TOY.read_text(), TOY, [COMM % ""])
     found = dry_run(loaded, compile_pipeline(loaded), TOY.parent, lambda text, level="info": None)
-    assert Silent("comm", "ddp_comm", "a single process averages no gradients") in found.silent
+    assert SilentBinding("comm", "ddp_comm", "a single process averages no gradients") in found.silent

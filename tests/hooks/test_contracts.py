@@ -3,7 +3,6 @@
 import functools
 import inspect
 import io
-import json
 import re
 import subprocess
 import sys
@@ -23,62 +22,17 @@ from hookflow.graph.slots import SLOTS, root
 from hookflow.hooks.arguments import argument_type, wrong_arguments
 from hookflow.hooks.base import Hook
 from hookflow.hooks.inspect import about, methods, slots
-from hookflow.hooks.registry import BUILT_IN, find_hook
-from hookflow.hooks.table import filled
+from hookflow.hooks.slot_keys import fill_slots
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.problems import type_words
+from hookflow.pipeline.registry import HOOKS
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.service.findings import Findings
 from hookflow.service.pipelines import valid_plan
 from tests.conftest import TOY, NewRun, Train, records
-from tests.photographs import photograph
 from tests.runner.same import assert_same_end, rest_of
-
-SAMPLES: dict[str, dict[str, Any]] = {
-    "accumulation_schedule": {"batches": [["1ep", 4]]},
-    "accuracy": {"stages": ["train", "val", "test"]},
-    "activation_checkpoint": {"match": ["body"]},
-    "activation_stats": {},
-    "checkpoint": {"monitor": "accuracy", "top": 3, "keep": 9},
-    "confusion_matrix": {},
-    "cutmix": {"classes": 3, "probability": 0.5},
-    "early_stop": {"monitor": "accuracy", "patience": 3, "min_delta": 0.9},
-    "ema": {"decay": 0.9},
-    "empty_cache": {},
-    "env_info": {},
-    "export": {"formats": ["state_dict"]},
-    "freeze": {"params": ["body.*"], "begin": "1ep", "end": "14it"},
-    "grad_clip": {"max_norm": 1.0},
-    "grad_norm": {},
-    "images": {"output": "image"},
-    "log": {"window": 4, "mean": "epoch"},
-    "lr_finder": {"start": 1e-4, "end": 1.0, "iters": 14},
-    "lr_monitor": {"also": ["momentum"]},
-    "lr_schedule": {"warmup": "10%"},
-    "memory": {},
-    "metrics": {"metrics": {"f1": {"use": "MulticlassF1Score", "args": {"num_classes": 3}}}},
-    "mixup": {"classes": 3},
-    "param_schedule": {"momentum": [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]},
-    "param_stats": {"stats": ["mean", "max"], "histogram": True},
-    "precise_bn": {"batches": 2},
-    "predict": {"outputs": ["logits"]},
-    "profiler": {"wait": 1, "warmup": 1, "active": 2},
-    "prune": {"params": ["*.weight"], "end": "8it", "every": 4},
-    "resize": {"scales": [[0, 0.5], ["2ep", 1.0]]},
-    "sam": {"rho": 0.1},
-    "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
-    "spike_guard": {"window": 8, "sigmas": 0.5, "patience": 100, "rollback": True},
-    "swa": {"begin": "1ep", "every": "2it"},
-    "sync_buffers": {},
-    "throughput": {"window": 2, "tokens_per_sample": 64, "flops_per_sample": 1e9, "peak_flops": 1e12},
-    "time_limit": {"limit": "3.8h"},
-    "tta": {"transforms": ["hflip"]},
-}
-"""Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it, and
-`comm_hook` is for several ranks alone (`test_comm_hook.py`); `batch_size_finder` ends a run before its first iteration.
-
-Of a hook that has a state they are such that the rest of a run depends on it: the contract makes sure of that.
-"""
+from tests.support.built_in_hooks import NEEDS, SAMPLES, hook_class, inline
+from tests.support.runner_snapshots import photograph
 
 OTHERS = ("accuracy", "clip", "schedule", "ema", "throughput", "log", "early_stop", "checkpoint")
 """The hooks of the toy pipeline."""
@@ -89,12 +43,6 @@ TOUCHES_NOTHING = {"empty_cache", "env_info", "memory", "profiler"}
 INSTEAD_OF = {"scheduler": "schedule"}
 """The hook of the toy pipeline whose place another one takes: beside it, it would be a mistake."""
 
-NEEDS = {
-    "images": ['task.use="./own_tasks.py:paints"'],
-    "resize": ['model.use="./toy.py:Pooled"', 'data.train.use="./toy.py:Squares"'],
-    "tta": ['model.use="./toy.py:Pooled"', 'data.val.use="./toy.py:Squares"', 'data.test.use="./toy.py:Squares"'],
-}
-"""What a hook needs of the pipeline, as overrides."""
 
 NEED_NOT_SURVIVE = {
     "throughput": {"began", "samples", "iterations"},  # of the current window, which a resumed run begins
@@ -114,19 +62,6 @@ SAVED_AT = 12
 """Where a run is saved in the test of the state: within the last of its three epochs, after two validations."""
 
 HERE = Where("test")
-
-
-def inline(value: Any) -> str:
-    """Return a value as TOML in one line."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {inline(inner)}" for key, inner in value.items()) + "}"
-    return f"[{', '.join(map(inline, value))}]" if isinstance(value, list) else json.dumps(value)
-
-
-def hook_class(name: str) -> type[Hook]:
-    result = find_hook(BUILT_IN[name], Path(), None)
-    assert isinstance(result, type)
-    return result
 
 
 @pytest.fixture(autouse=True)
@@ -167,15 +102,15 @@ def alone(new_run: NewRun, train_here: Train) -> Callable[[str], RunDir]:
 
 
 def test_every_registered_hook_has_a_sample() -> None:
-    assert SAMPLES.keys() == BUILT_IN.keys() - {"whiten", "comm_hook", "batch_size_finder"}
+    assert SAMPLES.keys() == HOOKS.built_in.keys() - {"whiten", "comm_hook", "batch_size_finder"}
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", HOOKS.built_in)
 class TestEveryHook:
     def test_says_what_it_does_and_its_methods_and_arguments_are_in_order(self, name: str) -> None:
         sentence = about(hook_class(name))
         assert re.fullmatch(r"[A-Z][a-z]+s [^.]+(\.\w[^.]*)*\.", sentence), f"no sentence of what it does: {sentence!r}"
-        assert sum(about(hook_class(other)) == sentence for other in BUILT_IN) == 1, "another hook says the same"
+        assert sum(about(hook_class(other)) == sentence for other in HOOKS.built_in) == 1, "another hook says the same"
         result, problems = methods(hook_class(name), POINTS)
         assert not problems
         assert result
@@ -193,7 +128,7 @@ class TestEveryHook:
         declared = {slot for by_method, _ in (reads, writes) for of_one in by_method.values() for slot in of_one}
         assert {root(slot) for slot in declared} <= SLOTS.keys()
         for by_method, _ in (reads, writes):
-            assert not [key for item in by_method.values() for key in filled(item, hook, name, {})[1]]
+            assert not [key for item in by_method.values() for key in fill_slots(item, hook, name, {})[1]]
         assert bool(declared) == (name not in TOUCHES_NOTHING)
         for method in result:
             of_method = {*reads[0].get(method.name, ()), *writes[0].get(method.name, ())}
@@ -266,7 +201,7 @@ class TestEverySample:
 
 
 def test_no_hook_imports_torch_before_it_is_used() -> None:
-    modules = [target.partition(":")[0] for target in BUILT_IN.values()]
+    modules = [target.partition(":")[0] for target in HOOKS.built_in.values()]
     code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -1,6 +1,7 @@
 """What sources of hooks tell: numbers that are logged and have conditions, undeclared slots and calls on the run."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,7 @@ from hookflow.graph.plan import Plan
 from hookflow.graph.why import ambiguities
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from tests.hooks.stand_ins import HEAD, USE, pipeline_with
-from tests.hooks.test_troubles import plan
+from tests.hooks.stand_ins import HEAD, USE, pipeline_with, plan
 
 
 def compiled(folder: Path, logs: str, when: str, more: str = "") -> Plan:
@@ -60,7 +60,7 @@ def test_a_slot_of_a_number_may_be_declared_and_turned_and_needs_a_condition(tmp
     assert flows(compiled(tmp_path, "run.log(name, 1)", "n == 3", 'writes = ["scalars.n"]\n'))
     plan = compiled(tmp_path, 'run.log("n", 1)', "n == 3", 'after = ["gate"]\n')
     assert plan.order["after_train_iter"][:2] == ("gate", "logs")
-    assert [given.edge.slots for given in plan.given_way] == [("scalars.n",)]
+    assert [given.edge.slots for given in plan.dropped_edges] == [("scalars.n",)]
     plan = compiled(tmp_path, 'run.log("n", 1); run.log("other", 1)', "n == 3")
     assert {slot for binding in plan.bindings for slot in binding.writes if "scalars" in slot} == {"scalars.n"}
 
@@ -186,16 +186,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def warnings(folder: Path, code: str, table: str = "") -> list[str]:
-    """Return what is warned of the hook `It` of a file of this code."""
-    result = compile_pipeline(pipeline_with(folder, code, table)).warnings
+def findings(folder: Path, code: str, table: str = "") -> list[str]:
+    """Return what is said of the hook `It` of a file of this code, be it a warning or an error."""
+    loaded = pipeline_with(folder, code, table)
+    result: Sequence[Problem]
+    try:
+        result = compile_pipeline(loaded).warnings
+    except UserError as error:
+        result = error.problems
     return [re.sub(r"h\d+\.py", "FILE", problem.message) for problem in result]
 
 
 def of_method(folder: Path, *lines: str, table: str = "") -> list[str]:
     """Return the lines of which is warned, of a class whose method at after_val begins in line 3."""
     body = "".join(f"        {line}\n" for line in lines)
-    said = warnings(folder, f"\nclass It:\n    def after_val(self, run):\n{body}", table)
+    said = findings(folder, f"\nclass It:\n    def after_val(self, run):\n{body}", table)
     return [line.partition("FILE:")[2].partition(")")[0] for line in said]
 
 
@@ -223,11 +228,11 @@ def test_a_call_is_reported_with_its_place_and_what_to_declare(tmp_path: Path) -
 )
 def test_each_call_has_its_slot_and_its_points(tmp_path: Path, call: str, slot: str, point: str) -> None:
     code = f"def It(run): run.{call}\n"
-    (message,) = warnings(tmp_path, code, f'points = ["{point}"]')
+    (message,) = findings(tmp_path, code, f'points = ["{point}"]')
     assert message.startswith(f'hook "it" calls run.{call.partition("(")[0]} at {point} (FILE:1) without declaring')
     assert f'it writes "{slot}"' in message
-    assert not warnings(tmp_path, code, f'points = ["{point}"]\nwrites = ["{slot}"]')
-    (message,) = warnings(tmp_path, code, f'{POINT}\nwrites = ["{slot}"]')
+    assert not findings(tmp_path, code, f'points = ["{point}"]\nwrites = ["{slot}"]')
+    (message,) = findings(tmp_path, code, f'{POINT}\nwrites = ["{slot}"]')
     assert "at after_val (FILE:1) where that is not allowed" in message
 
 
@@ -244,21 +249,26 @@ TALKS = {
 @pytest.mark.parametrize("call", TALKS)
 def test_a_call_for_all_ranks_by_a_hook_of_one_is_reported(tmp_path: Path, call: str) -> None:
     table = "" if "class It" in TALKS[call] else POINT
-    (message,) = warnings(tmp_path, TALKS[call], f'{table}\nranks = "zero"')
+    (message,) = findings(tmp_path, TALKS[call], f'{table}\nranks = "zero"')
     assert message.startswith(f'hook "it" fires on rank 0 alone and calls {call} (FILE:')
-    assert not warnings(tmp_path, TALKS[call], table)
+    assert not findings(tmp_path, TALKS[call], table)
 
 
 def test_a_hook_of_one_rank_may_ask_for_its_place_among_them(tmp_path: Path) -> None:
     code = "import torch.distributed as dist\ndef It(run): dist.is_initialized() and dist.get_rank()\n"
-    assert not warnings(tmp_path, code, f'{POINT}\nranks = "zero"')
+    assert not findings(tmp_path, code, f'{POINT}\nranks = "zero"')
+
+
+def test_a_metric_that_is_set_at_another_point_is_reported(tmp_path: Path) -> None:
+    code = 'def It(run): run.metrics["x"] = 1\n'
+    (message,) = findings(tmp_path, code, 'points = ["before_val"]')
+    assert message.startswith('hook "it" sets metrics["x"] at before_val (FILE:1), where no hook may')
 
 
 @pytest.mark.parametrize("code", ['def It(run): run.metrics["x"] = 1\n', 'def It(metrics): metrics["x"] = 1\n'])
-def test_a_metric_that_is_set_where_they_are_complete_is_reported(tmp_path: Path, code: str) -> None:
-    (message,) = warnings(tmp_path, code, POINT)
-    assert message.startswith('hook "it" sets metrics["x"] at after_val (FILE:1), where no hook may')
-    assert not warnings(tmp_path, code, 'points = ["after_val_epoch"]')
+@pytest.mark.parametrize("point", ["after_val_epoch", "after_val"])
+def test_a_metric_is_set_after_a_set_or_after_all(tmp_path: Path, code: str, point: str) -> None:
+    assert not findings(tmp_path, code, f'points = ["{point}"]')
 
 
 @pytest.mark.parametrize(
@@ -279,16 +289,80 @@ def test_a_value_that_is_returned_to_nobody_is_reported(tmp_path: Path, code: st
 def test_each_call_is_reported_once_unless_class_file_or_method_declares_it(tmp_path: Path) -> None:
     twice = f"        {STOP}\n        {STOP}\n"
     code = f"class It:\n    def after_forward(self, run):\n{twice}    after_backward = after_forward\n"
-    assert len(warnings(tmp_path, code)) == 2
+    assert len(findings(tmp_path, code)) == 2
     for table in ('writes = ["control"]', 'writes = ["control", "model"]'):
-        assert not warnings(tmp_path, code, table)
-        assert len(warnings(tmp_path, code, table.replace("control", "batch"))) == 2
+        assert not findings(tmp_path, code, table)
+        assert len(findings(tmp_path, code, table.replace("control", "batch"))) == 2
     code = f"class It:\n    writes = ('control',)\n    def after_forward(self, run): {STOP}\n"
-    assert not warnings(tmp_path, code)
-    assert warnings(tmp_path, code, "writes = []"), "the file says otherwise"
+    assert not findings(tmp_path, code)
+    assert findings(tmp_path, code, "writes = []"), "the file says otherwise"
     by_method = code.replace("('control',)", "{'after_forward': ('control',)}")
-    (message,) = warnings(tmp_path, f"{by_method}    def after_backward(self, run): {STOP}\n")
+    (message,) = findings(tmp_path, f"{by_method}    def after_backward(self, run): {STOP}\n")
     assert "at after_backward (FILE:4)" in message
+
+
+LATER = "def It(run):\n    {}\n    run.skip_step()\n"
+AROUND = "class It:\n    def around_train_epoch(self, run):\n        {}\n        yield\n        {}\n"
+IN_BACKWARD = 'points = ["after_backward"]'
+
+
+@pytest.mark.parametrize(
+    ("code", "table", "is_error"),
+    [
+        (LATER.format("x = 1"), IN_BACKWARD, True),
+        (LATER.format("if run.epoch: x = 1"), IN_BACKWARD, True),
+        (LATER.format("if run.epoch: return"), IN_BACKWARD, False),
+        (LATER.format("for _ in run.x: raise ValueError"), IN_BACKWARD, False),
+        ("def It(run):\n    x = [run.skip_step()]\n", IN_BACKWARD, True),
+        ("def It(run):\n    if run.skip_step(): pass\n", IN_BACKWARD, True),
+        ("def It(run):\n    run.epoch and run.skip_step()\n", IN_BACKWARD, False),
+        ("def It(run):\n    run.skip_step() and run.epoch\n", IN_BACKWARD, True),
+        ("def It(run):\n    1 if run.epoch else run.skip_step()\n", IN_BACKWARD, False),
+        ("def It(run):\n    [run.skip_step() for _ in run.x]\n", IN_BACKWARD, False),
+        ("def It(run):\n    try: run.skip_step()\n    except Exception: pass\n", IN_BACKWARD, False),
+        ("def It(run):\n    with run.x: run.skip_step()\n", IN_BACKWARD, False),
+        (
+            "class It:\n    def after_backward(self, run): self.x(run)\n    def x(self, run): run.skip_step()\n",
+            "",
+            True,
+        ),
+        (
+            "class It:\n    def after_backward(self, run): run.epoch and self.x(run)\n"
+            "    def x(self, run): run.skip_step()\n",
+            "",
+            False,
+        ),
+        (LATER.format("pass"), f"{IN_BACKWARD}\non_error = 'disable'", False),
+        (LATER.format("pass"), f"{IN_BACKWARD}\non_error = 'ignore'", False),
+        (LATER.format("pass"), f"{IN_BACKWARD}\nwhen = 'iter == 3'", False),
+        (LATER.format("pass"), f"{IN_BACKWARD}\nevery = 1000", False),
+        (LATER.format("pass"), 'points = ["after_val"]', False),
+        (LATER.format("pass"), 'points = ["before_save_checkpoint"]', False),
+        (LATER.format("pass"), 'points = ["after_train"]', True),
+        ('def It(run):\n    run.metrics["x"] = 1\n', 'points = ["after_train_iter"]', True),
+        ('def It(run):\n    if run.epoch: run.metrics["x"] = 1\n', 'points = ["after_train_iter"]', False),
+        (AROUND.format("pass", "run.skip_step()"), "", True),
+        (AROUND.format("run.skip_step()", "pass"), "", True),
+    ],
+)
+def test_what_ends_each_run_is_an_error_and_what_may_not_happen_a_warning(
+    tmp_path: Path, code: str, table: str, is_error: bool
+) -> None:
+    loaded = pipeline_with(tmp_path, code, table)
+    if is_error:
+        with pytest.raises(UserError, match="would end the run with an error"):
+            compile_pipeline(loaded)
+    else:
+        assert compile_pipeline(loaded).warnings
+
+
+@pytest.mark.parametrize(("before", "after", "count"), [(1, 0, 0), (0, 1, 1), (1, 1, 1)])
+def test_each_half_of_an_around_is_held_to_its_own_point(tmp_path: Path, before: int, after: int, count: int) -> None:
+    """A batch may be replaced at before_train_iter, where the first half is, and not at after_train_iter."""
+    lines = ("pass", "run.replace_batch(1)")
+    code = AROUND.replace("train_epoch", "train_iter").format(lines[before], lines[after])
+    said = findings(tmp_path, code, 'writes = ["batch"]')
+    assert len(said) == count and all("at after_train_iter (FILE:5) where" in message for message in said)
 
 
 BASE = f"class Base:\n    def after_val(self, run):\n        {STOP}\n    def end(self, run):\n        {STOP}\n"
@@ -317,7 +391,7 @@ BASE = f"class Base:\n    def after_val(self, run):\n        {STOP}\n    def end
     ],
 )
 def test_where_a_call_is_found(tmp_path: Path, code: str, line: int) -> None:
-    (message,) = warnings(tmp_path, code, POINT if "_val" not in code else "")
+    (message,) = findings(tmp_path, code, POINT if "_val" not in code else "")
     assert "calls run.skip_step at " in message and f"(FILE:{line})" in message
 
 
@@ -342,7 +416,7 @@ STATIC = f"    @staticmethod\n    def end(why, it, of=None):\n        {STOP.repl
 )
 def test_methods_that_a_call_gives_the_run_to(tmp_path: Path, call: str, helper: str, calls: list[str]) -> None:
     code = f"class It:\n    def after_val(self, run):\n        {call}\n{helper}"
-    assert [line.split()[3] for line in warnings(tmp_path, code)] == calls
+    assert [line.split()[3] for line in findings(tmp_path, code)] == calls
 
 
 @pytest.mark.parametrize(
@@ -384,7 +458,7 @@ def test_where_it_is_not_certain_nothing_is_reported(tmp_path: Path, lines: tupl
     ],
 )
 def test_of_another_run_or_an_unreadable_source_nothing_is_reported(tmp_path: Path, code: str, table: str) -> None:
-    assert warnings(tmp_path, code, table) == []
+    assert findings(tmp_path, code, table) == []
 
 
 def test_the_built_in_hooks_declare_what_they_call() -> None:

@@ -15,18 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from hookflow.errors import UserError
-from hookflow.graph.points import POINTS
-from hookflow.graph.slots import root
 from hookflow.hooks.builtin.averaging import EMA, SWA, Average
 from hookflow.hooks.builtin.freeze import Prune
 from hookflow.hooks.builtin.gradients import SAM, GradClip, GradNorm
 from hookflow.hooks.builtin.statistics import ParamStats
 from hookflow.hooks.builtin.stops import SpikeGuard
-from hookflow.hooks.inspect import methods, slots
 from tests.conftest import Trained, reason
 from tests.hooks.stand_ins import StandIn
-from tests.hooks.test_contracts import NEEDS, SAMPLES, hook_class, inline
 from tests.runner.same import assert_same, final_state
+from tests.support.built_in_hooks import NEEDS, SAMPLES, TOUCHING, inline
 
 DTYPES = {
     "fp64": torch.float64,
@@ -67,16 +64,6 @@ class Mixed(nn.Module):
         shift = torch.view_as_real(other).sum(-1) if other.is_complex() else other
         return result + shift.to(result.dtype)
 
-
-def slots_of(name: str) -> set[str]:
-    """Return the roots of the slots that a hook declares to read or write."""
-    hook = hook_class(name)
-    names = {method.name for method in methods(hook, POINTS)[0]}
-    by_kind = (slots(hook, kind, names)[0] for kind in ("reads", "writes"))
-    return {root(slot) for by_method in by_kind for of_one in by_method.values() for slot in of_one}
-
-
-TOUCHING = [name for name in SAMPLES if {"model", "grads"} & slots_of(name)]
 
 REFUSED = {
     ("prune", "int64"): "prunes dense real and complex parameters",

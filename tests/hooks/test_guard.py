@@ -23,7 +23,7 @@ from hookflow.zoo.tasks import Classification
 from tests.conftest import NewRun, Train, Trained, messages, reason, records, strikes
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, assert_same_end, final_state
-from tests.toy import Counts
+from tests.support.toy import Counts
 
 
 class TestTimeLimit:
@@ -47,7 +47,7 @@ class TestTimeLimit:
     ) -> None:
         """The limit was that of the job that is over; what another hook has asked for still holds."""
         limit = 'hooks.limit={use="time_limit", args={limit="1h"}}'
-        steers = 'use="./steerers.py:Steers", args={call="stop", point="after_train_iter", at=8}'
+        steers = 'use="./control_hooks.py:Steers", args={call="stop", point="after_train_iter", at=8}'
         once = f'hooks.once={{{steers}, points=["after_train_iter"], writes=["control"]}}'
         common = (limit if stops == "the time limit" else once, "run.val_every=4")
         swap, struck = ("max_epochs = 3", "max_iters = 15"), strikes(tmp_path, SIGTERM, ("before_val_iter", 8))
@@ -158,7 +158,7 @@ class TestSpikeGuard:
     def test_the_step_of_a_spike_is_skipped_and_no_other(self, trained: Trained) -> None:
         task = 'task={use="./own_tasks.py:spikes", args={at=[8]}}'
         guarded = trained(task, 'hooks.guard={use="spike_guard", args={window=4}}')
-        by_hand = trained(task, 'hooks.guard={use="tests.steerers:Skips", args={at=8}}')
+        by_hand = trained(task, 'hooks.guard={use="tests.support.control_hooks:Skips", args={at=8}}')
         assert_same(final_state(guarded)["model"], final_state(by_hand)["model"])
         assert self.told(guarded, "the loss has spiked to") == [8]
 
@@ -289,7 +289,7 @@ class Watches:
 
 
 SIZES = 'hooks.sizes={use="batch_size_finder", args={limit=64}}'
-DATASET = 'data.train={use="./loaders.py:dataset", args={examples=40}, loader={batch_size=8}}'
+DATASET = 'data.train={use="./data_loaders.py:dataset", args={examples=40}, loader={batch_size=8}}'
 
 
 class TestBatchSizeFinder:

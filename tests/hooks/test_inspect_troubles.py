@@ -10,24 +10,12 @@ import pytest
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.points import POINTS
+from hookflow.hooks.adapter_registry import load_all_adapters
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.foreign import FRAMEWORKS
 from hookflow.pipeline import use
 from hookflow.pipeline.load import load
 from tests.conftest import circle, hookflow_here
-from tests.hooks.stand_ins import HEAD, USE, pipeline_with
-
-IMPORTS = "from enum import Enum\nfrom functools import *\nfrom pathlib import Path\nfrom torch import nn\n"
-
-
-def faults(folder: Path, code: str, table: str = "") -> list[str]:
-    """Return what is said of the hook `It` of a file of this code."""
-    try:
-        compile_pipeline(pipeline_with(folder, IMPORTS + code, table))
-    except UserError as error:
-        return [f"{problem.where.line if problem.where else ''}: {problem.message}" for problem in error.problems]
-    return []
-
+from tests.hooks.stand_ins import HEAD, IMPORTS, USE, faults, pipeline_with
 
 FUNCTION = 'points = ["after_val"]'
 
@@ -75,10 +63,6 @@ WRAPPED = f"{WRAPPER}class It:\n    @log\n    def after_run(self, run): pass\n"
         *(
             (lines(line), "", f"It.{line.partition(' ')[0]} ")
             for line in ("points = 3", "reads = 3", "reads = None", "writes = {'after_run': 4}", "modules = 3")
-        ),
-        *(
-            (lines(f"writes_outside = {value}"), "", "It.writes_outside must be True or hold names")
-            for value in ("None", "3", '"out_dir"', "[1]")
         ),
     ],
 )
@@ -264,9 +248,9 @@ def test_ctrl_c_is_still_the_end_of_it(tmp_path: Path, code: str) -> None:
 PORTED = circle("max_epochs = 1", "default_hooks = false") + '[hooks.ported]\nuse = "./ported.py:Ported"\n'
 LIGHTNING = "class Callback:\n" + "".join(
     f"    def {name}(self, trainer, pl_module): pass\n"
-    for framework in FRAMEWORKS
-    if framework.name == "Lightning"
-    for name in framework.members
+    for adapter in load_all_adapters()
+    if adapter.names.framework == "Lightning"
+    for name in adapter.names.members
 )
 CASES = {
     "MMEngine": (
@@ -323,7 +307,7 @@ def test_a_ported_hook_is_refused_in_one_sentence_wherever_it_is_looked_at(case:
 
 
 def test_what_the_table_calls_a_point_is_one() -> None:
-    members = {theirs: ours for framework in FRAMEWORKS for theirs, ours in framework.members.items()}
+    members = {theirs: ours for adapter in load_all_adapters() for theirs, ours in adapter.names.members.items()}
     assert {name for ours in members.values() for name in ours.split(", ") if name} - {"phase"} <= set(POINTS.names)
     assert not members.keys() & set(POINTS.names), "a name of ours needs no other"
 
@@ -364,8 +348,12 @@ def test_a_return_of_nothing_is_no_warning(tmp_path: Path, value: str, is_warned
     ("package", "base", "method", "ours"),
     [
         ("keras.callbacks", "Callback", "on_epoch_end", "after_train_epoch"),
-        ("transformers.trainer_callback", "TrainerCallback", "on_step_end", "after_train_iter"),
+        ("keras.src.callbacks.callback", "Callback", "on_train_batch_end", "after_train_iter"),
         ("fastai.callback.core", "Callback", "after_batch", "after_train_iter"),
+        ("fastai.callback.core", "Callback", "after_validate", "after_val"),
+        ("composer.core.callback", "Callback", "batch_end", "after_train_iter"),
+        ("composer.core.callback", "Callback", "eval_end", "after_val"),
+        ("composer.core.algorithm", "Algorithm", "apply", "nothing"),
     ],
 )
 def test_a_class_of_another_framework_is_translated(
@@ -379,6 +367,41 @@ def test_a_class_of_another_framework_is_translated(
     (problem,) = refused.value.problems
     assert f"{method} → " in problem.hint
     assert ours in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("stated", "ours"),
+    [
+        ("EPOCH_COMPLETED", "after_train_epoch"),
+        ("Events.EPOCH_STARTED", "before_train_epoch"),
+        ("ITERATION_STARTED", "before_train_iter"),
+        ("iteration_completed", "after_train_iter"),
+        ("GET_BATCH_STARTED", "before_fetch"),
+        ("Events.STARTED", "before_train"),
+        ("COMPLETED", "after_train"),
+        ("EXCEPTION_RAISED", "on_exception"),
+        ("on_step_end", "after_train_iter"),
+        ("on_train_batch_start", "before_train_iter"),
+        ("after_train_itre", ""),
+    ],
+)
+def test_a_point_by_the_name_of_another_framework_is_translated(tmp_path: Path, stated: str, ours: str) -> None:
+    loaded = pipeline_with(tmp_path, "def It(run): pass\n", f'points = ["{stated}"]')
+    with pytest.raises(UserError, match="there is no point") as refused:
+        compile_pipeline(loaded)
+    (problem,) = refused.value.problems
+    if ours:
+        assert problem.hint.endswith(f"{stated} → {ours}") and ours in POINTS.names
+    else:
+        assert problem.hint == 'did you mean "after_train_iter"?'
+
+
+def test_methods_named_like_events_of_ignite_are_translated(tmp_path: Path) -> None:
+    code = "class It:\n    def epoch_completed(self, engine): pass\n    def completed(self): pass\n"
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(pipeline_with(tmp_path, code))
+    (problem,) = refused.value.problems
+    assert problem.hint == "in hookflow: epoch_completed → after_train_epoch; engine → run"
 
 
 def test_a_class_without_a_module_is_looked_at(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
     assert {": ".join(each) for each in public.items()} <= {*told}
     each_hour = messages(here(asks % (0, "trainer.val_check_interval"), "run.val_every='1h'"))
     assert "trainer.val_check_interval: 3600.0" in each_hour
-    data = 'data.train={use="tests.loaders:dataset", args={examples=12}, loader={batch_size=4}}'
+    data = 'data.train={use="tests.support.data_loaders:dataset", args={examples=12}, loader={batch_size=4}}'
     assert "len(trainer.train_dataloader.dataset): 12" in messages(
         here(asks % (0, "len(trainer.train_dataloader.dataset)"), data)
     )

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from hookflow.adapters import mmengine_runner
+from hookflow.adapters.mmengine import MMEngineAdapter
 from hookflow.errors import UserError
-from hookflow.hooks import mmengine_runner
+from hookflow.hooks.adapter import adapt_class
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.mmengine import adapted
 from hookflow.pipeline.load import parse
 from tests.conftest import TOY, Trained, ended, messages, reason, records
-from tests.golden_files import check_cases
 from tests.runner.same import assert_same, final_state, logged
+from tests.support.golden_files import check_cases
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -43,7 +44,7 @@ def _mmengine() -> Iterator[None]:
 
 
 def comparable(seen: list[Any]) -> list[Any]:
-    """Return calls without what differs, as docs/coming-from.md says.
+    """Return calls without what differs, as docs/how-to/coming-from.md says.
 
     That is the place of a save, the pair of `after_run` and `before_run` between training and test, and the epochs
     that a resumed run begins again before its training.
@@ -185,7 +186,7 @@ def test_a_visualizer_draws_into_the_latest_run_when_an_earlier_one_is_gone(monk
     visualizer = Visualizer.get_instance("of the user", vis_backends=[])
     runs: list[Any] = [Run(), Run()]
     for run in runs:
-        mmengine_runner.Visualizer.of(run)
+        mmengine_runner.VisualizerView.of(run)
     del runs[0], run
     visualizer.add_scalar("kept", 1.0)
     assert runs.pop().logged == ["kept"]
@@ -220,7 +221,8 @@ def test_the_runner_has_what_is_public_and_names_what_it_has_not(trained: Traine
 def test_an_argument_that_the_file_changes_is_not_what_the_checkpoint_had() -> None:
     from tests.hooks.mm_hooks import Switches
 
-    made: list[Any] = [adapted(Switches, None)(at, {"0": {}}) for at in (1, 2)]
+    kind = adapt_class(MMEngineAdapter(), Switches, None)
+    made: list[Any] = [kind(at, {"0": {}}) for at in (1, 2)]
     made[0].hook._switched = True
     made[1].load_state_dict(made[0].state_dict())
     assert (made[1].hook.at, made[1].hook._switched, made[1].hook.attributes) == (2, True, {0: {}})

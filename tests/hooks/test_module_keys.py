@@ -11,7 +11,7 @@ from hookflow.graph.why import precedence
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded, parse
 from tests.conftest import TESTS
-from tests.golden_files import check_cases
+from tests.support.golden_files import check_cases
 
 HEAD = """\
 run = { name = "keys", max_epochs = 1, default_hooks = false }
@@ -19,14 +19,14 @@ model.use = "torch.nn:Identity"
 optimizer.use = "torch.optim:SGD"
 data.train.use = "cifar10"
 """
-PROBES = 'use = "./watchers.py:Probes"\nargs.file = "notes"\nmodules = ["*"]\n'
+PROBES = 'use = "./common_hooks.py:Probes"\nargs.file = "notes"\nmodules = ["*"]\n'
 """A class with a method for each point inside the network."""
 
 
 def loaded(*tables: str, head: str = HEAD) -> Loaded:
     """Return a pipeline whose hooks are called a, b, c, …; the first table begins in line 5."""
     text = "".join(f"[hooks.{name}]\n{table}" for name, table in zip("abc", tables, strict=False))
-    return parse(head + text, TESTS / "keys.toml")
+    return parse(head + text, TESTS / "support" / "keys.toml")
 
 
 def plan(*tables: str, head: str = HEAD) -> Plan:

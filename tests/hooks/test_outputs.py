@@ -22,11 +22,11 @@ from hookflow.hooks.builtin.schedules import LRSchedule, ParamSchedule
 from hookflow.hooks.builtin.stops import TimeLimit
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from tests.conftest import TESTS, TOY, Trained, messages, records
-from tests.given import Returns, Scale, given
+from tests.conftest import TOY, Trained, messages, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, curve, final_state
-from tests.toy import Net, Points
+from tests.support.precomputed_outputs import Returns, Scale, given
+from tests.support.toy import Net, Points
 
 F1 = '{use="torchmetrics.classification:MulticlassF1Score", args={num_classes=3}}'
 MICRO = '{use="MulticlassAccuracy", args={num_classes=3, average="micro"}}'
@@ -79,7 +79,7 @@ def test_the_average_of_the_best_is_exported_to_a_folder_of_ones_own(trained: Tr
         run_dir = trained(
             f'hooks.export={{use="export", args={args}}}',
             'hooks.second={use="export", args={checkpoint="best-2"}}',
-            'hooks.own={use="./watchers.py:Nothing"}',  # it might save one
+            'hooks.own={use="./common_hooks.py:Nothing"}',  # it might save one
         )
         assert any('no checkpoint "best-2"' in text for text in messages(run_dir)), "without it nothing is exported"
     (path,) = (tmp_path / "mine").iterdir()  # the same weights twice
@@ -134,7 +134,7 @@ def test_rows_of_shuffled_sets_come_with_their_indices_each_set_in_its_file(tmp_
         ),
         ('use="export", args={out_dir="FILE/mine"}', "cannot be made: Not a directory", 0),
         ('use="lr_finder", args={iters=40}', "sweeps over 40 iterations, and the run has only 5", 0),
-        ('use="./watchers.py:reads_accuracy", points=["after_val"]', 'acuracy"\n    did you mean "accuracy"?', 5),
+        ('use="./common_hooks.py:reads_accuracy", points=["after_val"]', 'acuracy"\n    did you mean "accuracy"?', 5),
         ('use="images"', "the batch has no tensor of images", 5),
         ('use="param_stats", args={match=["heat.weight"]}', 'matches "heat.weight"\n    did you mean "head.weight"', 0),
         ('use="confusion_matrix", args={classes=["a", "b"]}', "names of 2 classes, and the task's logits have 3", 5),
@@ -189,7 +189,7 @@ class TestMetrics:
         loaded = parse(TOY.read_text() + f"\n[hooks.mine]\n{hook}\n", TOY)
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(UserError, match=f"the package {package}, which is not installed") as raised:
-            compile_pipeline(loaded, TESTS)
+            compile_pipeline(loaded, TOY.parent)
         (problem,) = raised.value.problems
         assert problem.where is not None and problem.where.line == len(TOY.read_text().splitlines()) + 4
         assert problem.hint == f"pip install 'hookflow[{extra}]'"
@@ -257,8 +257,8 @@ class TestTTA:
         assert torch.equal(net(images), alone)
 
     def test_a_run_is_validated_by_the_views_and_trained_without(self, trained: Trained) -> None:
-        splits = [f'data.{split}={{use="./loaders.py:images"}}' for split in ("train", "val", "test")]
-        images = 'model.use="./loaders.py:ConvNet"', *splits, "run.max_epochs=2"
+        splits = [f'data.{split}={{use="./data_loaders.py:images"}}' for split in ("train", "val", "test")]
+        images = 'model.use="./data_loaders.py:ConvNet"', *splits, "run.max_epochs=2"
         flips = 'task={use="hookflow.zoo.tasks:Classification", args={flip_at_test=true}}'  # which does that alone
         one, other = trained('hooks.tta={use="tta", args={transforms=["hflip"]}}', *images), trained(flips, *images)
         assert curve(one) == curve(other)

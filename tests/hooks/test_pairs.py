@@ -19,11 +19,10 @@ from hookflow.hooks.base import Hook, Slots
 from hookflow.pipeline.load import parse
 from hookflow.service.pipelines import valid_plan
 from tests.conftest import TOY, Trained, messages
-from tests.hooks.test_contracts import hook_class, inline
-from tests.hooks.test_dtypes import TOUCHING
-from tests.hooks.test_weights import given_to_the_norm
 from tests.runner.same import final_state
-from tests.toy import Net
+from tests.support.built_in_hooks import TOUCHING, hook_class, inline
+from tests.support.plain_training import given_to_the_norm
+from tests.support.toy import Net
 
 
 @dataclass

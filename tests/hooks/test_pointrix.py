@@ -96,7 +96,7 @@ def test_the_registry_is_asked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         compile_pipeline(parse(TOY.read_text(), TOY, [hooks % "LogHook"]))
     package, module = ModuleType("pointrix"), ModuleType("pointrix.hook")
     package.hook, module.LogHook = module, LogHook  # type: ignore[attr-defined]
-    monkeypatch.setattr("hookflow.hooks.pointrix.missing_package", lambda *_: None)
+    monkeypatch.setattr("hookflow.adapters.pointrix.missing_package", lambda *_: None)
     for name, each in (("pointrix", package), ("pointrix.hook", module)):
         monkeypatch.setitem(sys.modules, name, each)
     plan = compile_pipeline(parse(TOY.read_text(), TOY, [hooks % "LogHook"]))

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,16 +21,16 @@ from hookflow.hooks.builtin.log import LRMonitor, Throughput
 from hookflow.hooks.builtin.memory import MIB, memory
 from hookflow.hooks.builtin.statistics import ActivationStats, ParamStats
 from hookflow.hooks.tensors import EpochSums, Window, sum_dtype
-from hookflow.runner.checkpoint.manager import CheckpointManager
-from hookflow.runner.distributed.consensus import OBEY
+from hookflow.runner.distributed.consensus import RUN_COMMANDS
+from hookflow.runner.iteration import run as run_module
 from hookflow.runner.logging import timing
-from hookflow.runner.loop import run as run_module
-from hookflow.runner.loop.evaluation import Evaluation, Means
+from hookflow.runner.loop.evaluation import EvaluationLoop, WeightedMeans
 from hookflow.runner.loop.loop import SafePoint
-from tests import own_tasks
+from hookflow.runner.state.checkpoint_manager import CheckpointManager
 from tests.conftest import NewRun, Train, Trained, records
 from tests.hooks.stand_ins import NOW, StandIn
-from tests.toy import Tied
+from tests.support import own_tasks
+from tests.support.toy import Tied
 
 
 def net() -> nn.Module:
@@ -113,10 +114,10 @@ class TestThroughput:
 
         for module in (timing, run_module):
             monkeypatch.setattr(module, "perf_counter", lambda: NOW[0])
-        monkeypatch.setattr(Evaluation, "_pass", slow(Evaluation._pass))
+        monkeypatch.setattr(EvaluationLoop, "_pass", slow(EvaluationLoop._pass))
         monkeypatch.setattr(CheckpointManager, "_copied", slow(CheckpointManager._copied))
         monkeypatch.setattr(SafePoint, "_next_commands", slow(lambda self: ([], False, True)))
-        monkeypatch.setattr(SafePoint, "_wants", lambda self: OBEY * (self.state.iter == 9))
+        monkeypatch.setattr(SafePoint, "_wants", lambda self: RUN_COMMANDS * (self.state.iter == 9))
         pauses = 'hooks.pauses={use="tests.hooks.stand_ins:takes_a_second", points=["after_backward"]}'
         every = 'hooks.throughput={use="throughput", every=4, args={window=7}}'
         run_dir = trained("run.max_epochs=5", every, pauses)
@@ -160,6 +161,45 @@ class TestEnvInfo:
         (tmp_path / "new.py").write_text("new")
         assert log.git(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": ["net.py", "new.py"]}
 
+    def test_settings_of_the_user_and_the_repository_of_a_hook_of_git_change_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, other, linked = tmp_path / "mine", tmp_path / "other", tmp_path / "linked"
+        folder.mkdir()
+        other.mkdir()
+        commit = commit_in(folder)
+        commit_in(other)
+        settings = {"status.branch": "true", "status.showUntrackedFiles": "no", "core.quotePath": "false"}
+        for name, value in settings.items():
+            subprocess.run(["git", "config", name, value], cwd=folder, check=True)
+        (folder / "new.py").write_text("new")
+        monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+        monkeypatch.setenv("GIT_WORK_TREE", str(other))
+        assert log.git(folder) == {"commit": commit, "branch": "trunk", "dirty": ["new.py"]}
+        monkeypatch.delenv("GIT_DIR")
+        monkeypatch.delenv("GIT_WORK_TREE")
+        subprocess.run(["git", "worktree", "add", "-q", "-b", "side", str(linked)], cwd=folder, check=True)
+        assert log.git(linked) == {"commit": commit, "branch": "side", "dirty": []}
+
+    def test_where_git_cannot_say_its_reason_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+        with pytest.raises(log.GitError, match="HEAD"):
+            log.git(tmp_path)  # no commit yet
+        commit_in(tmp_path)
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own way to play a folder of somebody else
+        with pytest.raises(log.GitError, match="dubious ownership"):
+            log.git(tmp_path)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(log.GitError, match="not installed"):
+            log.git(tmp_path)
+
+    def test_a_name_that_is_no_utf_8_ends_nothing(self, tmp_path: Path) -> None:
+        commit_in(tmp_path)
+        subprocess.run(["git", "config", "core.quotePath", "false"], cwd=tmp_path, check=True)
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).touch()
+        found = log.git(tmp_path)
+        assert found is not None and found["dirty"] == ["caf\ufffd"]
+
 
 class TestProfiler:
     def test_the_trace_of_the_active_iterations_is_kept_and_told_of(self, trained: Trained) -> None:
@@ -176,7 +216,7 @@ class TestProfiler:
         assert told.keys() == {5, 10} and "profile/it00000010.json" in told[10]
 
     def test_a_run_that_ends_or_raises_within_a_trace_keeps_what_there_is(self, trained: Trained) -> None:
-        raises = 'hooks.raises={use="./watchers.py:Raises", args={at=6}}'
+        raises = 'hooks.raises={use="./common_hooks.py:Raises", args={at=6}}'
         run_dir = trained('hooks.profiler={use="profiler", args={wait=3, warmup=1, active=9}}', raises, code=1)
         (path,) = (run_dir.path / "profile").iterdir()
         assert json.loads(path.read_text())["traceEvents"]
@@ -415,7 +455,7 @@ def test_a_window_that_was_loaded_goes_on_where_the_numbers_are_computed() -> No
 
 
 def test_a_long_sum_is_exact_to_seven_digits_where_float64_is() -> None:
-    of_pass, of_epoch, value = Means(exact=True), EpochSums(), torch.tensor(0.1)
+    of_pass, of_epoch, value = WeightedMeans(exact=True), EpochSums(), torch.tensor(0.1)
     for _ in range(10_000):
         of_pass.add({"loss": value}, 7)
         of_epoch.add(0, {"loss": value}, 7)

@@ -12,22 +12,15 @@ import pytest
 import torch
 from torch.optim import SGD, AdamW, Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import (
-    ChainedScheduler,
-    ConstantLR,
     CosineAnnealingLR,
-    CosineAnnealingWarmRestarts,
-    CyclicLR,
-    ExponentialLR,
     LambdaLR,
     LinearLR,
     LRScheduler,
     MultiplicativeLR,
     MultiStepLR,
     OneCycleLR,
-    PolynomialLR,
     ReduceLROnPlateau,
     SequentialLR,
-    StepLR,
 )
 from torch.optim.swa_utils import SWALR
 
@@ -35,12 +28,15 @@ from hookflow.errors import UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.scheduler import Scheduler
 from tests.conftest import Trained, records
+from tests.support import schedulers
+from tests.support.schedulers import EACH, ITERS, PER_EPOCH, Decay
+
+DECAY = f"{schedulers.__file__}:decay"
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
 Rates = list[list[float]]
-ITERS, PER_EPOCH = 40, 8
 
 
 def sgd() -> Optimizer:
@@ -121,21 +117,6 @@ def three(optimizer: Optimizer) -> LRScheduler:
     return SequentialLR(optimizer, parts, [8, 24])
 
 
-def decay(step: int, rate: float = 0.9) -> float:
-    return rate**step
-
-
-class Decay:
-    """A decay that counts its calls: a function with a state."""
-
-    def __init__(self, rate: float) -> None:
-        self.rate, self.calls = rate, 0
-
-    def __call__(self, step: int) -> float:
-        self.calls += 1
-        return self.rate**self.calls
-
-
 def get_scheduler(name: str, optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int) -> LRScheduler:
     """A function with the arguments of transformers' own."""
     assert name == "linear"
@@ -184,7 +165,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]]
         ITERS,
     ),
     "a function of the step": (
-        {"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": f"{__file__}:decay", "args": {"rate": 0.8}}}}]},
+        {"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": DECAY, "args": {"rate": 0.8}}}}]},
         lambda optimizer: LambdaLR(optimizer, lambda step: 0.8**step),
         ITERS,
     ),
@@ -266,40 +247,6 @@ def test_a_plateau_of_an_accuracy_waits_for_more() -> None:
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
 
 
-class InTurns(SequentialLR):
-    def __init__(self, optimizer: Optimizer) -> None:
-        super().__init__(optimizer, [ConstantLR(optimizer, 0.5), ExponentialLR(optimizer, 0.7)], [3])
-
-
-class Together(ChainedScheduler):
-    def __init__(self, optimizer: Optimizer) -> None:
-        super().__init__([LinearLR(optimizer, 0.2), ExponentialLR(optimizer, 0.8)])
-
-
-class Own(LRScheduler):
-    def get_lr(self) -> list[float]:
-        return [base / (2 + self.last_epoch) for base in self.base_lrs]
-
-
-EACH: dict[type, tuple[type, dict[str, Any]]] = {
-    LRScheduler: (Own, {}),
-    StepLR: (StepLR, {"step_size": 2}),
-    MultiStepLR: (MultiStepLR, {"milestones": [2, 5]}),
-    ConstantLR: (ConstantLR, {"total_iters": 3}),
-    LinearLR: (LinearLR, {"total_iters": 5}),
-    ExponentialLR: (ExponentialLR, {"gamma": 0.9}),
-    SequentialLR: (InTurns, {}),
-    PolynomialLR: (PolynomialLR, {"total_iters": 9, "power": 2.0}),
-    CosineAnnealingLR: (CosineAnnealingLR, {"T_max": 8}),
-    ChainedScheduler: (Together, {}),
-    CyclicLR: (CyclicLR, {"base_lr": 0.01, "max_lr": 0.2, "step_size_up": 3}),
-    CosineAnnealingWarmRestarts: (CosineAnnealingWarmRestarts, {"T_0": 3, "T_mult": 2}),
-    OneCycleLR: (OneCycleLR, {"max_lr": 0.3, "total_steps": ITERS}),
-    SWALR: (SWALR, {"swa_lr": 0.02, "anneal_epochs": 4}),
-}
-"""What stands for each kind of scheduler but the plateau, and those of functions, which TOML does not have."""
-
-
 def test_no_scheduler_of_pytorch_is_forgotten() -> None:
     public = {kind for name, kind in vars(lr_scheduler).items() if not name.startswith("_")}
     kinds = {kind for kind in public if isinstance(kind, type) and issubclass(kind, LRScheduler)}
@@ -348,7 +295,7 @@ def test_what_is_wrong_with_a_chain_is_told_without_torch(args: dict[str, Any], 
         ({"chain": [{"use": "./a.py:B"}]}, 'there is no file "./a.py"', ""),
         ({"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": f"{__file__}:CHAIN"}}}]}, "a function or a", ""),
         (
-            {"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": f"{__file__}:decay", "args": {"rat": 1}}}}]},
+            {"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": DECAY, "args": {"rat": 1}}}}]},
             'takes no argument "rat"',
             'did you mean "rate"?',
         ),
@@ -402,7 +349,7 @@ def test_a_type_that_is_imported_for_type_checkers_alone_is_no_obstacle() -> Non
 
 
 def test_a_file_is_relative_to_the_folder_of_the_pipeline(trained: Trained) -> None:
-    use = "{use='./hooks/test_scheduler.py:get_scheduler', args={name='linear', num_warmup_steps=5}}"
+    use = "{use='../hooks/test_scheduler.py:get_scheduler', args={name='linear', num_warmup_steps=5}}"
     run_dir = trained(f"hooks.schedule={{use='scheduler', args={{chain=[{use}]}}}}")
     logged = [row["v"]["lr"] for row in records(run_dir, "scalars") if "lr" in row["v"]]  # type: ignore[index,operator]
     assert logged[:3] == [pytest.approx(0.1 * done / 5) for done in (1, 3, 5)]

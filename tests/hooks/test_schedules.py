@@ -13,13 +13,13 @@ from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.schedules import LRSchedule, ParamSchedule
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.process.launch import propose
-from tests import pytorch_hooks
-from tests.conftest import TESTS, Train, Trained, hookflow_here, records
+from hookflow.runner.process.launch import stage_resume
+from tests.conftest import TOY, Train, Trained, hookflow_here, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.by_hand import weights
 from tests.runner.same import final_state
-from tests.toy import Net
+from tests.support import pytorch_hooks
+from tests.support.toy import Net
 
 
 def rates(schedule: LRSchedule, *iters: int) -> list[float]:
@@ -118,21 +118,21 @@ class TestParamSchedule:
         args = 'momentum=[[0, 0.9], ["9it", 0.5]], weight_decay=[[0, 0.1]]'
         added = f'hooks.other={{use="param_schedule", args={{{args}}}}}'
         loaded = load(run_dir.pipeline, ("run.max_epochs=2", added), recorded=True)
-        propose(loaded, compile_pipeline(loaded, TESTS), run_dir, TESTS)
+        stage_resume(loaded, compile_pipeline(loaded, TOY.parent), run_dir, TOY.parent)
         assert train_here(run_dir, resume=True, allow_changed_hooks=True) == 0, records(run_dir, "error")
         state: Any = final_state(run_dir)["optimizer"]
         (group,) = state["param_groups"]
         assert (group["momentum"], group["weight_decay"], group["initial_weight_decay"]) == (0.5, 0.1, 0.01)
-        tested = hookflow_here("test", str(run_dir.path), cwd=TESTS)
+        tested = hookflow_here("test", str(run_dir.path), cwd=TOY.parent)
         assert tested.returncode == 0, "which trains nothing, so that no place is an iteration"
 
 
 PIPELINE = """
 run = { name = "accumulation", default_hooks = false, max_epochs = 4, threads = 1, device = "cpu" }
-model.use = "tests.pytorch_hooks:Net"
-task.use = "tests.pytorch_hooks:step"
+model.use = "tests.support.pytorch_hooks:Net"
+task.use = "tests.support.pytorch_hooks:step"
 optimizer = { use = "torch.optim:SGD", args = { lr = 0.5, momentum = 0.9 } }
-data.train.use = "tests.pytorch_hooks:Batches"
+data.train.use = "tests.support.pytorch_hooks:Batches"
 
 [hooks.accumulation]
 use = "accumulation_schedule"
@@ -173,7 +173,7 @@ class TestAccumulationSchedule:
         assert [records(run_dir, "run")[0]["max_iters"] for run_dir in runs] == lengths
 
     def test_hooks_of_the_step_fire_once_for_all_batches_of_a_group(self, trained: Trained, tmp_path: Path) -> None:
-        tracer = f'hooks.tracer={{use="./watchers.py:Tracer", args={{file="{tmp_path / "trace"}"}}}}'
+        tracer = f'hooks.tracer={{use="./common_hooks.py:Tracer", args={{file="{tmp_path / "trace"}"}}}}'
         trained(*OFF, tracer, accumulation('[["1ep", 2], [11, 3]]'))
         lines = [line.split()[:2] for line in (tmp_path / "trace").read_text().splitlines()]
         stepped = [int(it.removeprefix("iter=")) for point, it in lines if point == "after_optimizer_step"]
@@ -182,7 +182,7 @@ class TestAccumulationSchedule:
 
     def test_a_step_that_another_hook_skips_drops_the_gradients(self, trained: Trained) -> None:
         """The next batch begins a group: of five, two are dropped, and the last three are one."""
-        skips = 'hooks.skips={use="tests.steerers:Skips", args={at=1}}'
+        skips = 'hooks.skips={use="tests.support.control_hooks:Skips", args={at=1}}'
         skipped = trained(PLAIN, *OFF, skips, accumulation("[[0, 4]]"), "run.max_epochs=1")
         rest = trained(PLAIN, *OFF, "run.max_epochs=1", "data.train.args={batch_size=24, begin=16}")
         for name, weight in weights(rest).items():
@@ -193,7 +193,10 @@ class TestAccumulationSchedule:
         [
             ((accumulation("[[0, 2]]"), "run.accumulate=2"), "both say on how many batches the optimizer steps"),
             ((accumulation('[["2ep", 2], [3, 4]]'),), "batches: positions must increase: 3 is iteration 3, the one"),
-            ((accumulation("[[0, 2]]"), "task.use=tests.photographs:StepsEveryThird", *OFF), "this task steps it"),
+            (
+                (accumulation("[[0, 2]]"), "task.use=tests.support.runner_snapshots:StepsEveryThird", *OFF),
+                "this task steps it",
+            ),
             (("task.use=./own_tasks.py:accumulates",), "run.accumulate is for hooks"),
         ],
     )

@@ -19,8 +19,8 @@ from hookflow.hooks.builtin.scheduler import Scheduler
 from hookflow.hooks.builtin.schedules import AccumulationSchedule, at_iterations
 from tests.conftest import NewRun, Train, Trained, messages, reason
 from tests.hooks.stand_ins import StandIn
-from tests.hooks.test_scheduler import EACH, Decay, decay
 from tests.runner.same import logged
+from tests.support.schedulers import EACH, Decay, decay
 
 Rates = list[float]
 PER_EPOCH = 4
@@ -212,7 +212,7 @@ def test_a_run_goes_on_by_the_curve_of_its_new_length(
 ) -> None:
     """At a fork and at a resume, in the middle of an epoch of five iterations."""
     overrides = (schedule, *LOGS, *KEEPS, "hooks.ema.enabled=false", "hooks.early_stop.enabled=false")
-    stops = 'hooks.stops={use="./hooks/test_schedules_of_another_length.py:Stops"}'
+    stops = 'hooks.stops={use="../hooks/test_schedules_of_another_length.py:Stops"}'
     parent = trained(f"run.max_epochs={until}", stops, *overrides)
     always = rates(trained(f"run.max_epochs={then}", *overrides))
     child = forked(f"{parent.path}:it00000007", None, Changes((f"run.max_epochs={then}",)))

@@ -14,21 +14,14 @@ from hookflow.graph.observation import Slots, missing, never_seen, with_observed
 from hookflow.graph.plan import Plan
 from hookflow.graph.why import ambiguities
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.registry import BUILT_IN
-from hookflow.pipeline.load import load, parse
+from hookflow.pipeline.load import load
+from hookflow.pipeline.registry import HOOKS
 from hookflow.service.pipelines import valid_plan
 from hookflow.trials import temporary_run
-from hookflow.trials.temporary_run import Observed, observe
+from hookflow.trials.temporary_run import ObservationResult, observe
 from tests.conftest import TOY
-from tests.hooks.stand_ins import HEAD, pipeline_with
-from tests.hooks.test_contracts import SAMPLES, inline
-
-ARGUMENTS = {**SAMPLES, "comm_hook": {"algorithm": "fp16_compress"}}
-
-
-def plan(*uses: str, more: str = "") -> Plan:
-    tables = "".join(f'[hooks.{use}]\nuse = "{use}"\nargs = {inline(ARGUMENTS.get(use, {}))}\n' for use in uses)
-    return compile_pipeline(parse(HEAD + tables + more, Path("troubles.toml")))
+from tests.hooks.stand_ins import pipeline_with, plan
+from tests.support.built_in_hooks import SAMPLES
 
 
 def order(compiled: Plan, point: str) -> list[str]:
@@ -54,7 +47,7 @@ def alarms(compiled: Plan) -> list[object]:
 def test_the_built_in_hooks_raise_none_in_any_order_of_the_file(other: str) -> None:
     """Two take each other's place, one has a run of its own, and one a metric that is given to it."""
     generator = random.Random(0)
-    uses = [use for use in BUILT_IN if use not in (other, "lr_finder", "early_stop")]
+    uses = [use for use in HOOKS.built_in if use not in (other, "lr_finder", "early_stop")]
     for shuffled in (uses, uses[::-1], generator.sample(uses, len(uses)), generator.sample(uses, len(uses))):
         assert alarms(plan(*shuffled)) == []
 
@@ -130,7 +123,7 @@ UNSEEN: dict[str, Slots] = {
 """What is declared for a case that a short run on one process does not come to."""
 
 
-def observed(hooks: Sequence[str], folder: Path) -> tuple[Plan, Observed]:
+def observed(hooks: Sequence[str], folder: Path) -> tuple[Plan, ObservationResult]:
     """Observe the toy pipeline with these hooks and no others, its epoch long enough for a sweep."""
     tables: dict[str, Any] = tomli.loads(TOY.read_text())
     tables["hooks"] = {name: {"use": name, "args": SOON.get(name, SAMPLES[name])} for name in hooks}
@@ -148,7 +141,7 @@ def observed(hooks: Sequence[str], folder: Path) -> tuple[Plan, Observed]:
     return plan, observe(loaded, plan, TOY.parent, lambda *said: None)
 
 
-def assert_declared(plan: Plan, found: Observed) -> None:
+def assert_declared(plan: Plan, found: ObservationResult) -> None:
     raised = [item for item in found.silent if item.why.startswith("raised")]
     assert not raised
     assert missing(plan, found.seen) == {}
@@ -169,11 +162,11 @@ def test_what_built_in_hooks_touch_is_declared_and_orders_them(hooks: Sequence[s
 
 @pytest.mark.parametrize("hooks", OTHERS, ids=[first for first, *_ in OTHERS])
 def test_so_it_is_of_those_alone(hooks: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(temporary_run, "ITERS", 5)
+    monkeypatch.setattr(temporary_run, "TRIAL_ITERS", 5)
     assert_declared(*observed(hooks, tmp_path))
 
 
 def test_every_built_in_hook_is_observed_here() -> None:
-    assert {*TOGETHER, *(name for hooks in OTHERS for name in hooks)} == BUILT_IN.keys() - {
+    assert {*TOGETHER, *(name for hooks in OTHERS for name in hooks)} == HOOKS.built_in.keys() - {
         *("whiten", "comm_hook", "batch_size_finder")
     }

@@ -22,13 +22,14 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.tensors import named_parameters
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import read
-from hookflow.runner.loop import update
+from hookflow.runner.iteration import update
 from hookflow.zoo.tasks import Classification
-from tests.conftest import TESTS, NewRun, Trained, messages, reason, records
+from tests.conftest import TESTS, TOY, NewRun, Trained, messages, reason, records
 from tests.hooks.stand_ins import StandIn
-from tests.loaders import a_list
 from tests.runner.same import assert_same, curve, final_state
-from tests.toy import Net, Points, Tied
+from tests.support.data_loaders import a_list
+from tests.support.plain_training import given_to_the_norm
+from tests.support.toy import Net, Points, Tied
 
 
 def trained(hook: Average, model: nn.Module, steps: int = 20) -> Iterator[Any]:
@@ -112,13 +113,6 @@ class TestSWA:
         assert hook.updates == 5
         assert all(torch.equal(tensor, state[name]) for name, tensor in hook.average.items())
         assert hook.average.keys() == floats(model).keys()
-
-
-def given_to_the_norm(net: Net, epoch: int, batches: int) -> Tensor:
-    """Return the inputs of the toy net's norm in so many batches of an epoch, (examples, channels)."""
-    points = Points(0, torch.device("cpu")).epoch(epoch)
-    with torch.no_grad():
-        return torch.cat([net.body[0](next(points)[0]) for _ in range(batches)])
 
 
 class TestPreciseBN:
@@ -229,7 +223,7 @@ class TestFreeze:
 
     def test_one_of_two_models_may_be_frozen_as_a_whole(self, trained: Trained) -> None:
         freeze = 'hooks.freeze={use="freeze", args={params=["discriminator.*"], begin=5, end=15}}'
-        run_dir = trained(freeze, "hooks.checkpoint.args.keep=9", pipeline=TESTS / "gan.toml")
+        run_dir = trained(freeze, "hooks.checkpoint.args.keep=9", pipeline=TESTS / "support" / "gan.toml")
         states: Any = [read(run_dir.checkpoints / f"it{it:08d}") for it in (5, 10, 20)]
         for state, other, trains in [(*states[:2], False), (*states[1:], True)]:
             pairs = [(state["model_discriminator"][n], weight) for n, weight in other["model_discriminator"].items()]
@@ -241,7 +235,7 @@ class TestFreeze:
         norm = 'hooks.norm={use="freeze", args={params=["body.1.*"], end="1ep"}}'
         run_dir = frozen_run(trained, 'params=["body.0.*"], end="2ep"', norm)
         loaded = load(run_dir.pipeline, recorded=True)
-        assert not [a for a in ambiguities(compile_pipeline(loaded, TESTS)) if {"freeze", "norm"} & {a.first.hook}]
+        assert not [a for a in ambiguities(compile_pipeline(loaded, TOY.parent)) if {"freeze", "norm"} & {a.first.hook}]
         for first, then, trains in [(1, 5, []), (5, 10, [2, 3]), (10, 15, [0, 2, 3])]:
             differs = changed(run_dir, first, then)
             assert [k for k in (0, 2, 3) if differs[k]] == trains
@@ -376,7 +370,7 @@ def cumulative() -> nn.Module:
 
 
 SAM = 'hooks.sam={use="sam", args={rho=0.3}}'
-PLAIN = ('data.train.use="./loaders.py:a_list"', "hooks.schedule.enabled=false", "hooks.clip.enabled=false")
+PLAIN = ('data.train.use="./data_loaders.py:a_list"', "hooks.schedule.enabled=false", "hooks.clip.enabled=false")
 
 
 @pytest.mark.parametrize("network", [normed, cumulative])

@@ -1,10 +1,10 @@
-"""One recording for all tests, and a scene of any moment of it."""
+"""Runs for all tests of the dashboard."""
 
 import asyncio
 import math
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,18 +13,15 @@ from typing import Any
 import pytest
 import textual.app
 import textual.pilot
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 
-from hookflow.events.now import NOWHERE
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import health
 from hookflow.monitor.feed import Live
-from hookflow.monitor.health import Gpu, Machine
-from hookflow.monitor.ranks import NO_PLAN
-from hookflow.monitor.view import Scene, View
+from hookflow.monitor.state import RunState
 from tests.monitor.fake_run import make
-
-MACHINE = Machine(38.0, 3.1, 22.0, 2.8, (Gpu(0, 93, 12 * 2**30, 80 * 2**30, 61, 412.0),))
-At = Callable[..., Scene]
+from tests.support.limits import LIMIT
 
 
 async def _nothing_is_ready(*seconds: float) -> None:
@@ -34,7 +31,24 @@ async def _nothing_is_ready(*seconds: float) -> None:
         await asyncio.sleep(0)
 
 
+textual.pilot.Pilot._wait_for_screen.__defaults__ = (float(LIMIT),)
+"""Textual's own limit for a screen to answer is 30 seconds, which a busy machine reaches."""
+
 textual.app.wait_for_idle = textual.pilot.wait_for_idle = _nothing_is_ready  # type: ignore[attr-defined]
+
+_parse_rules = Stylesheet._parse_rules
+_parsed: dict[tuple[Any, ...], list[RuleSet]] = {}
+
+
+def _parse_once(sheet: Stylesheet, *arguments: Any, **keywords: Any) -> list[RuleSet]:
+    """Return the rules of a style sheet, which each page of each test would have parsed anew."""
+    key = (tuple(sheet._variables.items()), arguments, tuple(keywords.items()))
+    if key not in _parsed:
+        _parsed[key] = _parse_rules(sheet, *arguments, **keywords)
+    return _parsed[key]
+
+
+Stylesheet._parse_rules = _parse_once  # type: ignore[method-assign]
 
 
 @pytest.fixture
@@ -63,21 +77,13 @@ def read(run: RunDir) -> Live:
 def _folded(upto: int | None, synthetic: bool, world: int, late: tuple[tuple[int, float], ...]) -> bytes:
     with TemporaryDirectory() as folder:
         run = make(Path(folder), world=world, late=dict(late), upto=upto, synthetic=synthetic)
-        live = read(run)
-        return pickle.dumps((run.id, live.state, live.plan or NO_PLAN))
+        return pickle.dumps(read(run).state)
 
 
-@pytest.fixture
-def scene() -> At:
-    """Return a function that gives the scene of a run's first frames."""
-
-    def at(upto: int | None = 100, *, still: float = 0.1, inside: int = NOWHERE, **made: Any) -> Scene:
-        late = tuple(made.get("late", {}).items())
-        name, state, plan = pickle.loads(_folded(upto, made.get("synthetic", True), made.get("world", 1), late))  # noqa: S301
-        clock = state.now + still
-        places = {0: (inside, still)}
-        judged = health.examine(state, "alive", clock, plan, places)
-        path = Path("runs/cifar", name)
-        return Scene(state, plan, judged, View(), path, clock=clock, machine=MACHINE, inside=places)
-
-    return at
+def state_at(
+    upto: int | None = 100, *, synthetic: bool = True, world: int = 1, late: Mapping[int, float] | None = None
+) -> RunState:
+    """Return the state of a run after its first frames."""
+    folded = _folded(upto, synthetic, world, tuple((late or {}).items()))
+    state: RunState = pickle.loads(folded)  # noqa: S301
+    return state

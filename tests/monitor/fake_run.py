@@ -31,13 +31,13 @@ HOOKS: dict[str, tuple[str, dict[str, Any], str, Uses]] = {
     "ema": ("ema", {"decay": 0.999}, "normal", {"after_train_iter": (ALWAYS, 640_000)}),
     "schedule": ("lr_schedule", {"kind": "one_cycle"}, "normal", {"after_train_iter": (ALWAYS, 21_000)}),
     "accuracy": ("accuracy", {}, "early", {"after_val_iter": (ALWAYS, 48_000), "after_val_epoch": (ALWAYS, 130_000)}),
-    "log": ("log", {}, "late", {"after_train_iter": (Trigger(every="10"), 180_000)}),
+    "log": ("log", {}, "late", {"after_train_iter": (Trigger.parse(every="10"), 180_000)}),
     "checkpoint": ("checkpoint", {"monitor": "accuracy", "mode": "max"}, "late", {}),
     "early_stop": ("early_stop", {"monitor": "accuracy", "patience": 5}, "late", {"after_val": (ALWAYS, 12_000)}),
     "visual": ("./visual.py:Visual", {}, "last", {"after_val_epoch": (ALWAYS, 2_400_000)}),
 }
 HOOKS["ema"][3].update(before_val=(ALWAYS, 90_000), after_val=(ALWAYS, 85_000))
-HOOKS["checkpoint"][3].update(after_train_epoch=(Trigger(every="2ep"), 38_000_000))
+HOOKS["checkpoint"][3].update(after_train_epoch=(Trigger.parse(every="2ep"), 38_000_000))
 ORDER = (
     ("before_run", ("seed",)),
     ("before_train_iter", ("timer",)),
@@ -76,7 +76,22 @@ def plan() -> Plan:
             half = {("ema", "before_val"): "enter", ("ema", "after_val"): "exit"}.get((hook, point), "whole")
             method, trigger = "around_val" if half != "whole" else point, HOOKS[hook][3][point][0]
             takes, reads = ("run",), ("outputs",)
-            bindings.append(Binding(len(bindings), hook, point, method, half, takes, trigger, HOOKS[hook][2], reads))  # type: ignore[arg-type]
+            phase = HOOKS[hook][2]
+            placed_by = "phase" if hook != hooks[0] and phase != bindings[-1].phase else "file"
+            bindings.append(
+                Binding(
+                    hook,
+                    point,
+                    method,
+                    half,
+                    takes,
+                    trigger,
+                    phase,
+                    reads,
+                    id=len(bindings),
+                    placed_by=placed_by,  # type: ignore[arg-type]
+                )
+            )
     ids = {(binding.point, binding.hook): binding.id for binding in bindings}
     hooks_of_it = (
         PlannedHook(
@@ -188,7 +203,7 @@ class Training:
         hooks = {}
         for binding in self.plan.bindings:
             count = fired.get(binding.point, 0)
-            count = max(count // 10, 1) if binding.trigger.every == "10" and count else count
+            count = max(count // 10, 1) if str(binding.trigger.every) == "10" and count else count
             if count and not (binding.hook == "visual" and self.ep > 3):
                 hooks[str(binding.id)] = self._entry(count, HOOKS[binding.hook][3][binding.point][1])
         whole = self._entry(iters, 1e9 / RATE) if iters else [0, 0, 0, 0, [0]]

@@ -16,30 +16,47 @@ import pytest
 
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
-from hookflow.monitor import feed, plain, snapshots
+from hookflow.monitor import feed, log_reader, plain, snapshots
+from hookflow.monitor import recording as recording_module
 from hookflow.monitor.app import MonitorApp
-from hookflow.monitor.feed import Live, Recording
-from hookflow.monitor.health import Pace, examine
-from hookflow.monitor.layout import screen
+from hookflow.monitor.feed import Live
+from hookflow.monitor.health import examine
+from hookflow.monitor.hook_costs import binding_cost
+from hookflow.monitor.metric_lines import gather_metrics
 from hookflow.monitor.ranks import NO_PLAN
+from hookflow.monitor.recording import Recording
 from hookflow.monitor.snapshots import HEAD, RUNS, Snapshots
 from hookflow.monitor.state import RunState
-from hookflow.monitor.summary import read_overview
-from hookflow.monitor.view import Scene, View
-from tests.garbling import seeds
-from tests.hostile_records import hostile_line
+from hookflow.monitor.summary import read_run_summary
+from hookflow.monitor.throughput import Throughput
 from tests.monitor.conftest import read
 from tests.monitor.fake_run import append, end, make
+from tests.monitor.shown import LOW, NORMAL, WIDE
+from tests.monitor.shown import shown as screen_of
+from tests.support.corruption import seeds
+from tests.support.random_records import hostile_line
 
 
-def drawn(state: RunState, recording: Recording) -> list[str]:
-    health, path = examine(state, "alive", state.now), Path("runs/cifar/20260921-141320-a3f9")
-    scene = Scene(state, recording.plan or NO_PLAN, health, View(), path, clock=state.now)
-    return [strip.text for strip in screen(scene, 160, 50)]
+def told(state: RunState, recording: Recording) -> list[str]:
+    """Return what the pages tell of a state: its health, its log, its metrics, the costs of its hooks, its ranks."""
+    plan = recording.plan or NO_PLAN
+    pace = Throughput.of(state)
+    facts: list[object] = [examine(state, "alive", state.now, plan), state.it, state.ep, pace.iters_per_s]
+    facts += [(entry.t, entry.kind, entry.source, entry.text, entry.detail) for entry in state.journal]
+    for name, lines in gather_metrics(state).items():
+        facts += [(name, line.split, *line.series) for line in lines]
+    for binding in plan.bindings:
+        facts.append(binding_cost(state, plan, pace, binding, whole_attempt=False))
+        facts.append(binding_cost(state, plan, pace, binding, whole_attempt=True))
+    for rank, of_rank in state.ranks.of.items():
+        facts.append((rank, of_rank.it, of_rank.now, of_rank.attempt.sums))
+    facts += [state.gallery.keys, state.checkpoints, state.traces, state.disabled, state.throttled]
+    facts += [(id_, request.text, request.answer) for id_, request in state.requests.items()]
+    return [repr(fact) for fact in facts]
 
 
 def test_the_newest_of_a_log_is_read_without_old_frames(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "RECENT", whole.events.stat().st_size // 2)
+    monkeypatch.setattr(log_reader, "RECENT_BYTES", whole.events.stat().st_size // 2)
     monkeypatch.setattr(Tail, "chunk", 1 << 13)
     newest, every = Live(whole, newest=True), read(whole)
     newest.read_all()
@@ -53,7 +70,7 @@ def test_the_newest_of_a_log_is_read_without_old_frames(whole: RunDir, monkeypat
     )
     assert state.metrics.by_name == every.state.metrics.by_name
     assert [(entry.t, entry.kind) for entry in state.journal] == [(e.t, e.kind) for e in every.state.journal]
-    assert Pace.of(state).iters_per_s == pytest.approx(Pace.of(every.state).iters_per_s, rel=0.1)
+    assert Throughput.of(state).iters_per_s == pytest.approx(Throughput.of(every.state).iters_per_s, rel=0.1)
     assert state.histories.of("iteration").means(state.it, 4)[0] is None, "nothing is known of it yet"
 
 
@@ -66,12 +83,12 @@ def test_replay_shows_at_every_moment_what_the_live_view_showed(whole: RunDir, m
     for place, line in enumerate(whole.events.read_text("utf-8").splitlines(), start=1):
         live.apply(json.loads(line), plan=recording.plan or NO_PLAN)
         if place % 15 == 0:
-            shown[place] = drawn(live, recording)
+            shown[place] = told(live, recording)
     places = list(shown)
     random.Random(0).shuffle(places)
     for place in places:
         recording._go(place)
-        assert drawn(recording.state, recording) == shown[place]
+        assert told(recording.state, recording) == shown[place]
 
 
 def test_steps_go_from_frame_to_frame_and_stop_at_the_ends(whole: RunDir, tmp_path: Path) -> None:
@@ -90,9 +107,9 @@ def test_steps_go_from_frame_to_frame_and_stop_at_the_ends(whole: RunDir, tmp_pa
 
 def test_a_replay_goes_on_where_it_was_after_it_was_suspended(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, time=time.time)
-    monkeypatch.setattr(feed, "time", clock)
+    monkeypatch.setattr(recording_module, "time", clock)
     app = MonitorApp(whole, replay=2.0)
-    player = app._player
+    player = app.store.player
     assert player is not None
     began = player.moment
     clock.now += 0.25
@@ -117,14 +134,15 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
     recording.seek(recording.last)
     whole = sum(b'"frame"' in line for line in lines)
     assert live.state.frames == recording.state.frames == whole - (b'"frame"' in lines[10])
-    assert drawn(live.state, recording) == drawn(recording.state, recording)
+    assert told(live.state, recording) == told(recording.state, recording)
     run.plan.write_text("{")
     state = read(run).state
     assert [entry.t for entry in state.journal if "plan.json cannot be read" in entry.text] == [state.run["t"]]
 
 
 SECONDS = 20
-PAGES = ("main", "hook", "event", "help", "output", "gallery")
+KEYS = ("o", "enter", "escape", "2", "H", "3", "s", "4", "5", "enter", "escape", "6", "7", "i", "question_mark")
+"""Keys that open every page and some of what they have."""
 
 
 def hostile_run(root: Path, chance: random.Random) -> RunDir:
@@ -139,18 +157,14 @@ def hostile_run(root: Path, chance: random.Random) -> RunDir:
 def show(run: RunDir, chance: random.Random) -> Live:
     """Show a run in every way that there is."""
     live = read(run)
-    health = examine(live.state, "alive", live.state.now + 1, live.plan, {0: (3, 1.0)})
-    for page in PAGES:
-        for width, height in ((120, 40), (80, 24), (60, 15)):
-            view = View(page=page, focus=chance.randrange(4))
-            shown = Scene(live.state, live.plan or NO_PLAN, health, view, run.path, clock=live.state.now + 1)
-            assert {strip.cell_length for strip in screen(shown, width, height)} == {width}
+    size = chance.choice([WIDE, NORMAL, LOW])
+    assert screen_of(run, *KEYS, size=size)
     recording = Recording(run)
     recording.seek(recording.last)
     recording.step(-3)
     for follow in (plain.follow, plain.follow_json):
         assert follow(run, io.StringIO(), child_exit=lambda: 0) in range(256)
-    read_overview(run, live.state.now)
+    read_run_summary(run, live.state.now)
     return live
 
 
@@ -189,6 +203,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     """A run of so many ranks whose logs were read, with a snapshot every few lines."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(feed, "STRIDE", 1 << 13)
+    monkeypatch.setattr(recording_module, "STRIDE", 1 << 13)
     monkeypatch.setattr(Tail, "chunk", 1 << 13)
     run = make(tmp_path / "runs", world=request.param, upto=90)
     Live(run, kept=True).read_all()
@@ -200,9 +215,9 @@ def file_of(run: RunDir) -> Path:
     return path
 
 
-def shown(live: Live, run: RunDir) -> list[str]:
+def read_on(live: Live, run: RunDir) -> list[str]:
     live.read_all()
-    return drawn(live.state, Recording(run))
+    return told(live.state, Recording(run))
 
 
 @pytest.mark.parametrize("kept", [1, 3], indirect=True)
@@ -212,7 +227,7 @@ def test_a_reader_goes_on_from_the_last_snapshot(kept: RunDir) -> None:
     again = Live(kept, kept=True)
     assert again._logs.first.at == places[-1]
     assert again.unread[0] < again.unread[1] / 4
-    assert shown(again, kept) == shown(read(kept), kept)
+    assert read_on(again, kept) == read_on(read(kept), kept)
     assert Snapshots(kept.events).places == places
 
 
@@ -222,7 +237,7 @@ def test_snapshots_that_do_not_fit_the_logs_of_all_ranks_are_ignored(kept: RunDi
     other.write_text(other.read_text().replace('"cost":', '"cost":1'))
     again = Live(kept, kept=True)
     assert again.unread[0] == again.unread[1]
-    assert shown(again, kept) == shown(read(kept), kept)
+    assert read_on(again, kept) == read_on(read(kept), kept)
 
 
 @pytest.mark.parametrize("follow", [plain.follow, plain.follow_json])
@@ -240,12 +255,12 @@ def test_a_recording_shows_at_every_moment_what_it_shows_without_snapshots(kept:
     screens = []
     for moment in (middle, recording.last, recording.first, middle):
         recording.seek(moment)
-        screens.append(drawn(recording.state, recording))
+        screens.append(told(recording.state, recording))
     file_of(kept).unlink()
     without = Recording(kept)
     for moment, shown in zip((middle, recording.last, recording.first, middle), screens, strict=True):
         without.seek(moment)
-        assert drawn(without.state, without) == shown
+        assert told(without.state, without) == shown
 
 
 @pytest.mark.parametrize("kept", [3], indirect=True)
@@ -268,7 +283,7 @@ def test_a_recording_of_several_ranks_has_its_own_snapshots(kept: RunDir, monkey
         for moment in moments:
             first.seek(moment)
             again.seek(moment)
-            assert drawn(again.state, again) == drawn(first.state, first)
+            assert told(again.state, again) == told(first.state, first)
         applied.append([*map(type, again._kept.values())].count(int))
     assert applied[0] == len(places) > applied[1], "what does not fit the logs is taken for none"
 
@@ -306,14 +321,14 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_no_snapshot_is_ignored(kept: RunDir, damage: str) -> None:
-    expected, path = shown(read(kept), kept), file_of(kept)
+    expected, path = read_on(read(kept), kept), file_of(kept)
     DAMAGES[damage](path)
-    assert shown(Live(kept, kept=True), kept) == expected
+    assert read_on(Live(kept, kept=True), kept) == expected
     recording = Recording(kept)
     recording.seek(recording.last)
-    assert drawn(recording.state, recording) == expected
+    assert told(recording.state, recording) == expected
     assert not path.with_name("harm").exists()
-    assert shown(Live(kept, kept=True), kept) == expected, "with what was written in its place"
+    assert read_on(Live(kept, kept=True), kept) == expected, "with what was written in its place"
 
 
 def test_snapshots_are_of_few_runs_in_any_folder(kept: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,4 +337,4 @@ def test_snapshots_are_of_few_runs_in_any_folder(kept: RunDir, tmp_path: Path, m
     assert len([*snapshots.folder().iterdir()]) == RUNS
     assert Snapshots(kept.events).places == []
     monkeypatch.setenv("XDG_CACHE_HOME", str(kept.events))
-    assert shown(Live(kept, kept=True), kept) == shown(read(kept), kept)
+    assert read_on(Live(kept, kept=True), kept) == read_on(read(kept), kept)

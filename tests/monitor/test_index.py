@@ -19,14 +19,14 @@ from hookflow.cli.runs import runs
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import index
-from hookflow.monitor.feed import Recording
 from hookflow.monitor.index import NAME, Index
-from hookflow.monitor.summary import read_overview
+from hookflow.monitor.recording import Recording
+from hookflow.monitor.summary import read_run_summary
 from hookflow.service.runs import find_run, has_begun, has_checkpoint
-from tests.cli.test_hostile_runs import permissions_hold
-from tests.limits import LIMIT
 from tests.monitor.conftest import read
 from tests.monitor.fake_run import Training, append, end, gone, make, make_ranks, make_several, record
+from tests.support.file_permissions import permissions_hold
+from tests.support.limits import LIMIT
 
 
 @pytest.fixture
@@ -102,10 +102,10 @@ def test_a_run_that_goes_on_is_read_on_and_not_kept(root: Path, monkeypatch: pyt
     listed = Index(root)
     before = listed.refresh()[0].values["iter"]
     append(going, *(next(training) for _ in range(30)))
-    (glance,) = listed._glances.values()
-    at = glance._tails[0].at
+    (reader,) = listed._readers.values()
+    at = reader._readers[0].at
     assert listed.refresh()[0].values["iter"] > before > 0
-    assert glance._tails[0].at > at > 0, "it was read on"
+    assert reader._readers[0].at > at > 0, "it was read on"
     (root / "cifar" / "none").mkdir()
     assert read_again(monkeypatch, root) == [going.id]
     assert Index(root).refresh()[0].values["status"] == "running"
@@ -133,11 +133,11 @@ def test_a_run_that_was_just_resumed_is_where_its_checkpoint_was(root: Path) -> 
     far = next(row.values["iter"] for row in Index(root).refresh() if row.id == lost.id)
     begun = {**first, "t": first["t"] + 500, "it": 98, "ep": 1, "resumed_from": "it00000098"}
     append(lost, [begun])
-    resumed = read_overview(lost, begun["t"]).state
+    resumed = read_run_summary(lost, begun["t"]).state
     assert (resumed.it, resumed.ep) == (98, 1) and far > 98
     later = {"k": "scalars", "t": begun["t"] + 1, "it": 99, "ep": 1, "v": {"loss": 1.25}}
     append(lost, [later, record("frame", begun["t"] + 1, 99, 1)])
-    again = read_overview(lost, begun["t"] + 1).state
+    again = read_run_summary(lost, begun["t"] + 1).state
     assert (again.it, again.scalars["loss"].last) == (99, 1.25)
 
 
@@ -261,7 +261,7 @@ def test_another_rank_that_fails_late_is_seen(tmp_path: Path) -> None:
 def test_a_run_that_a_hook_ended_early_is_finished(tmp_path: Path, it: int, reason: str, shown: str) -> None:
     (run,) = make_several(tmp_path, 1, upto=60)
     append(run, [end(t=1.79e9 + 8000, it=it, ep=3, reason=reason)])
-    seen = read_overview(run, time.time())
+    seen = read_run_summary(run, time.time())
     assert (seen.health.condition, seen.reason) == ("finished", shown)
 
 

@@ -12,12 +12,13 @@ import pytest
 from hookflow.events.commands import send
 from hookflow.events.rundir import user_name
 from hookflow.monitor import feed, settings
-from hookflow.monitor.feed import Live, Recording
-from hookflow.monitor.health import Gpu, Machine, Sensor
+from hookflow.monitor import recording as recording_module
+from hookflow.monitor.feed import Live
+from hookflow.monitor.process_watch import Gpu, Machine, MachineSensor
+from hookflow.monitor.recording import Recording
+from hookflow.monitor.widgets.system_facts import load_lines
 from tests.conftest import NewRun
-from tests.monitor.conftest import At
 from tests.monitor.fake_run import make
-from tests.monitor.test_screens import drawn
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_a_user_without_a_name_sends_commands_and_has_no_settings(new_run: NewRu
     send(run, "stop")
     assert f'"by":"{os.getuid()}"' in run.commands.read_text()
     assert user_name() == str(os.getuid())
-    preferences = settings.load()
+    preferences = settings.load({})
     assert preferences.path is None
     preferences.remember("theme", "light")
 
@@ -48,6 +49,7 @@ def test_a_user_without_a_home_folder_reads_a_log_without_keeping_snapshots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "STRIDE", 1 << 13)
+    monkeypatch.setattr(recording_module, "STRIDE", 1 << 13)
     run = make(tmp_path / "runs", upto=90)
     live = Live(run, kept=True)
     live.read_all()
@@ -71,7 +73,7 @@ def answer_as(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> Gpu:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 1)
     for name in ("HandleByIndex", "MemoryInfo", "UtilizationRates", "Temperature", "PowerUsage"):
         monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", ask(name))
-    (gpu,) = Sensor().look().gpus
+    (gpu,) = MachineSensor().look().gpus
     return gpu
 
 
@@ -98,14 +100,13 @@ def answer_as(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> Gpu:
     ids=["all", "no power and no memory", "nothing", "lost"],
 )
 def test_a_figure_that_a_driver_does_not_say_is_not_shown_as_another(
-    scene: At, monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], expected: Gpu
+    monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], expected: Gpu
 ) -> None:
     gpu = answer_as(monkeypatch, **answers)
     assert gpu == expected
-    shown = scene()
-    shown.machine = Machine(38.0, 3.1, 22.0, 2.8, (gpu,))
-    (line,) = [line for line in drawn(shown, 200, 60).splitlines() if "GPU0" in line]
-    assert ("93%" in line) == (gpu.busy is not None)
+    line = next(load_lines(Machine(38.0, 3.1, 22.0, 2.8, (gpu,)))).plain
+    assert "GPU 0" in line
+    assert ("93 %" in line) == (gpu.busy is not None)
     assert ("°C" in line) == (gpu.degrees is not None)
     assert (" W" in line) == (gpu.watts is not None)
     assert ("GB" in line) == (gpu.used is not None)

@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,37 +14,22 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hookflow.cli.show import Page
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, plain
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
-from hookflow.monitor.plain import CHUNK, Bar, Output, Sheet, bars, can_show_bars, drawn, tidy
+from hookflow.monitor.plain import LineWriter
+from hookflow.monitor.printed_output import CHUNK, OutputReader, tidy
+from hookflow.monitor.progress_bars import ProgressBar, bars_table, can_show_bars, names_as_they_came, progress_bars
+from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import print_summary
-from hookflow.monitor.view import Scene
-from tests.golden_files import check_golden
-from tests.monitor.conftest import At, read
+from hookflow.service.run_facts import RunFacts
+from tests.monitor.conftest import read, state_at
 from tests.monitor.fake_run import BEGAN, TRACEBACK, Training, append, end, gone, make, record
 from tests.monitor.fake_run import plan as planned
-from tests.monitor.test_terminal import Terminal
-
-
-def plain_lines(run: RunDir, code: int = 0, **options: Any) -> str:
-    """Return the lines of a run until its end, which leaves with this code."""
-    out = io.StringIO()
-    assert plain.follow(run, out, **options) == code
-    return out.getvalue()
-
-
-def in_turn(*steps: Callable[[], object] | int | None) -> Callable[[], int | None]:
-    """Return the exit code of a child at each look, after what comes about before it."""
-    left = list(steps)
-
-    def child_exit() -> int | None:
-        step = left.pop(0) if len(left) > 1 else left[0]
-        return step if step is None or isinstance(step, int) else step()  # type: ignore[return-value]
-
-    return child_exit
+from tests.support.golden_files import check_golden
+from tests.support.plain_output import in_turn, plain_lines
+from tests.support.terminal import Terminal
 
 
 def test_a_stream_of_unknown_length_has_no_number_of_examples(tmp_path: Path) -> None:
@@ -53,7 +38,7 @@ def test_a_stream_of_unknown_length_has_no_number_of_examples(tmp_path: Path) ->
     run = RunDir.create(tmp_path / "runs", "cifar")
     append(run, [begun, end()])
     assert "train: Endless  98 batches of 512" in plain_lines(run)
-    assert ("train", "Endless, 98 batches") in Page.of(run).setting()
+    assert ("train", "Endless, 98 batches") in RunFacts.read(run).setting_facts()
 
 
 def test_why_a_run_did_not_begin_is_left_to_who_has_started_it(tmp_path: Path) -> None:
@@ -92,8 +77,8 @@ def test_an_epoch_longer_than_ten_seconds_is_told_of_on_the_way(tmp_path: Path) 
 def test_before_an_iteration_has_been_timed_no_speed_is_told_but_what_was_printed(tmp_path: Path) -> None:
     run = make(tmp_path, upto=0)
     run.output.write_text("downloading\n")
-    frame = record("frame", BEGAN + plain.EVERY, 0, 0, bi=0, bn=98, phases={"data": 10**9})
-    again = {**frame, "t": frame["t"] + plain.EVERY}  # in the same iteration
+    frame = record("frame", BEGAN + plain.PROGRESS_INTERVAL, 0, 0, bi=0, bn=98, phases={"data": 10**9})
+    again = {**frame, "t": frame["t"] + plain.PROGRESS_INTERVAL}  # in the same iteration
     append(run, [record("run", BEGAN, 0, 0), frame, again, end(frame["t"], 0, 0)])
     printed, *lines = plain_lines(gone(run)).splitlines()
     assert printed == "output     | downloading"
@@ -129,7 +114,9 @@ def test_a_traceback_that_is_printed_and_recorded_between_two_looks_is_told_once
 
 
 def test_of_a_run_that_vanished_the_exit_code_is_one(tmp_path: Path) -> None:
-    assert "the process is gone and left no end record" in plain_lines(gone(make(tmp_path, upto=40)), code=feed.LOST)
+    assert "the process is gone and left no end record" in plain_lines(
+        gone(make(tmp_path, upto=40)), code=feed.EXIT_LOST
+    )
 
 
 def test_a_hang_is_told_ever_more_seldom_and_when_it_is_over(tmp_path: Path) -> None:
@@ -168,7 +155,7 @@ def test_a_line_is_shown_as_it_looks_in_the_end(printed: str, shown: str) -> Non
 
 def test_lines_come_whole_and_the_last_one_when_all_is_over(tmp_path: Path) -> None:
     path = tmp_path / "output.log"
-    output = Output(path)
+    output = OutputReader(path)
     assert output.read() == []
     with path.open("ab", buffering=0) as file:
         file.write(b"one\ntw")
@@ -186,11 +173,11 @@ def test_lines_come_whole_and_the_last_one_when_all_is_over(tmp_path: Path) -> N
 def test_the_output_is_read_from_near_its_end_and_has_the_line_without_an_end(tmp_path: Path) -> None:
     path = tmp_path / "output.log"
     path.write_text("".join(f"line {n}\n" for n in range(20_000)) + "50 %")
-    output = Output(path, back=33)
+    output = OutputReader(path, back=33)
     assert output.read() == [" 19997", "line 19998", "line 19999"]
     assert output.unfinished == "50 %"
-    assert Output(path, back=10**9).read()[0] == "line 0"
-    assert Output(tmp_path / "gone", back=5).read() == []
+    assert OutputReader(path, back=10**9).read()[0] == "line 0"
+    assert OutputReader(tmp_path / "gone", back=5).read() == []
 
 
 def test_plain_lines_relay_what_was_printed(whole: RunDir) -> None:
@@ -295,41 +282,56 @@ def test_the_reason_is_given(tmp_path: Path, status: str, reason: str, line: str
     assert examine(live.state, "gone", 0.0).sentence.startswith(line.strip())
 
 
-def lines(scene: Scene, width: int) -> str:
+def lines(state: RunState, width: int) -> str:
     console = Console(width=width)
     with console.capture() as shown:
-        console.print(drawn([*bars(scene.state)], width))
+        console.print(bars_table([*progress_bars(state)], width))
     return "\n".join(line.rstrip() for line in shown.get().splitlines())
 
 
-def stages(scene: At) -> Iterator[tuple[str, Scene]]:
+def stages() -> Iterator[tuple[str, RunState]]:
     """Yield a run in its training, in its validation, paused, and before anything is known of its pace."""
-    yield "train", scene(92)
-    yield "val", scene(100)
-    paused = scene(93)
-    paused.state.apply(record("frame", paused.state.now, 300, 3, stage="paused"))
+    yield "train", state_at(92)
+    yield "val", state_at(100)
+    paused = state_at(93)
+    paused.apply(record("frame", paused.now, 300, 3, stage="paused"))
     yield "paused", paused
-    yield "begun", scene(1)
+    yield "begun", state_at(1)
 
 
 @pytest.mark.parametrize("width", [120, 80, 60, 30])
-def test_the_bars(scene: At, width: int) -> None:
-    assert lines(scene(0), width) == "", "a run that has not begun has none"
-    shown = "".join(f"{name}:\n{lines(at, width)}\n" for name, at in stages(scene))
+def test_the_bars(width: int) -> None:
+    assert lines(state_at(0), width) == "", "a run that has not begun has none"
+    shown = "".join(f"{name}:\n{lines(at, width)}\n" for name, at in stages())
     check_golden(f"monitor/bars-{width}.txt", shown)
 
 
-def test_an_epoch_that_is_over_is_whole_until_the_next_begins(scene: At) -> None:
-    def epoch(it: int, ep: int, stage: str) -> Bar:
-        seen.state.apply(record("frame", seen.state.now, it, ep, stage=stage))
-        (bar,) = (bar for bar in bars(seen.state) if bar.name.startswith("epoch"))
+def test_a_long_name_is_cut_and_a_new_number_moves_none_of_the_others(going: RunDir) -> None:
+    long_name = "grad_norm/encoder.layers.0.self_attention.in_proj_weight"
+    append(going, [record("scalars", time.time(), 600, 6, v={long_name: 1.5})])
+    state = read(going).state
+    loss, lr, cut = next(progress_bars(state)).numbers
+    assert (loss.split()[0], lr.split()[0]) == ("loss", "lr")
+    name, value = cut.split()
+    assert value == "1.500"
+    assert len(name) == 24
+    assert name.startswith("grad_norm/")
+    assert name.endswith("weight")
+    append(going, [record("scalars", time.time(), 600, 6, v={"a": 1.0})])
+    assert names_as_they_came(read(going).state) == ["loss", "lr", long_name, "a"]
+
+
+def test_an_epoch_that_is_over_is_whole_until_the_next_begins() -> None:
+    def epoch(it: int, ep: int, stage: str) -> ProgressBar:
+        seen.apply(record("frame", seen.now, it, ep, stage=stage))
+        (bar,) = (bar for bar in progress_bars(seen) if bar.name.startswith("epoch"))
         return bar
 
-    seen = scene(92)
+    seen = state_at(92)
     assert (epoch(587, 5, "train").done, epoch(588, 6, "val").done, epoch(589, 6, "train").done) == (97, 98, 1)
     assert epoch(783, 7, "train").done == 97
-    seen.state.apply({"k": "epoch", "t": seen.state.now, "it": 784, "ep": 8, "seconds": 1.0})
-    assert epoch(784, 8, "train") == Bar("epoch 8/8", 98, 98), "none comes after the last"
+    seen.apply({"k": "epoch", "t": seen.now, "it": 784, "ep": 8, "seconds": 1.0})
+    assert epoch(784, 8, "train") == ProgressBar("epoch 8/8", 98, 98), "none comes after the last"
 
 
 @pytest.fixture
@@ -378,12 +380,12 @@ def test_bars_are_for_a_terminal_that_can_show_them_and_a_person(
 
 
 @pytest.mark.parametrize("no_colour", ["", "1"])
-def test_without_colour_they_have_none(scene: At, monkeypatch: pytest.MonkeyPatch, no_colour: str) -> None:
+def test_without_colour_they_have_none(monkeypatch: pytest.MonkeyPatch, no_colour: str) -> None:
     for name, value in {"TERM": "xterm-256color", "COLORTERM": "truecolor", "NO_COLOR": no_colour}.items():
         monkeypatch.setenv(name, value)
-    out, seen = Tty(), scene()
-    with Sheet(out, bars=True) as sheet:
-        sheet.line("08:05:42 warn       ema: slow")
-        sheet.show(seen.state)
+    out, seen = Tty(), state_at()
+    with LineWriter(out, has_bars=True) as writer:
+        writer.write("08:05:42 warn       ema: slow")
+        writer.show_bars(seen)
     assert "ema: slow" in out.getvalue()
     assert bool(re.search(r"\x1b\[[0-9;]*38;", out.getvalue())) is not bool(no_colour)

@@ -11,21 +11,18 @@ from hookflow.events.log import encode
 from hookflow.events.packing import bin_of
 from hookflow.events.reading import read_record
 from hookflow.events.rundir import RunDir
-from hookflow.monitor import feed, plain
+from hookflow.monitor import log_reader, plain
 from hookflow.monitor.durations import WINDOW
-from hookflow.monitor.feed import Recording
-from hookflow.monitor.health import PATIENCE, Pace, examine, verdict
-from hookflow.monitor.keys import ACTIONS
-from hookflow.monitor.ranks import HOLD, REMOTE_DELAY, SILENCE, named
+from hookflow.monitor.health import PATIENCE, examine
+from hookflow.monitor.ranks import HEARTBEAT_TIMEOUT, MIN_DURATION, REMOTE_DELAY, format_ranks
+from hookflow.monitor.recording import Recording
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import summary
-from hookflow.numbers import age
-from tests.golden_files import check_golden
-from tests.monitor.conftest import At, read
+from hookflow.monitor.throughput import Throughput, bottleneck
+from tests.monitor.conftest import read, state_at
 from tests.monitor.fake_run import BEGAN, append, append_rank, end, make_ranks, plan, record
-from tests.monitor.test_keys import pressed
-from tests.monitor.test_plain import in_turn, plain_lines
-from tests.monitor.test_screens import SIZES, draw_at_any_size, drawn
+from tests.support.golden_files import check_golden
+from tests.support.plain_output import in_turn, plain_lines
 
 ITERATION = 100_000_000
 SHARES = {"data": 0.1, "forward": 0.3, "backward": 0.4, "optimizer": 0.1, "hooks": 0.05, "other": 0.05}
@@ -75,7 +72,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_phase_or_hook() -> 
     sentence = "rank 2 keeps the others waiting: 18.0 ms of each 100 ms iteration, in data"
     assert texts_of(state) == [sentence]
     assert state.journal.warnings == 1
-    assert verdict(state, plan(), Pace.of(state)).startswith("rank-2-bound, hooks ")
+    assert bottleneck(state, Throughput.of(state)) == "rank-2-bound"
     state = begun(2)
     bindings = {b.hook: str(b.id) for b in plan().bindings if b.point == "after_train_iter"}
     every = dict.fromkeys(bindings.values(), 1_000_000)
@@ -83,7 +80,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_phase_or_hook() -> 
     train(state, range(1, 20), {"hooks": every}, {"hooks": slow, "in_hooks": 11.0})
     assert state.ranks.straggler is not None
     assert (state.ranks.straggler.rank, state.ranks.straggler.reason) == (1, "hook log")
-    assert [named(ranks) for ranks in ([2], [3, 1], [1, 2, 3, 4])] == ["rank 2", "ranks 1, 3", "ranks 1-4"]
+    assert [format_ranks(ranks) for ranks in ([2], [3, 1], [1, 2, 3, 4])] == ["rank 2", "ranks 1, 3", "ranks 1-4"]
 
 
 def test_a_straggler_is_told_of_once_stays_for_less_and_goes_when_it_has_caught_up() -> None:
@@ -92,24 +89,24 @@ def test_a_straggler_is_told_of_once_stays_for_less_and_goes_when_it_has_caught_
         train(even, range(1, 30), {}, {"forward": ms}, {}, {})
         assert (even.ranks.straggler, texts_of(even)) == (None, []), "less than a twentieth"
     state = begun(2)
-    train(state, range(1, int(HOLD)), {}, {"data": 8.0})
+    train(state, range(1, int(MIN_DURATION)), {}, {"data": 8.0})
     assert texts_of(state) == [], "a moment makes no straggler"
-    train(state, range(int(HOLD), 90), {}, {"data": 8.0})
+    train(state, range(int(MIN_DURATION), 90), {}, {"data": 8.0})
     train(state, range(90, 190), {}, {"data": 4.0})
     assert len(texts_of(state)) == 1, "4 ms are too few to be told of, and enough to stay"
     train(state, range(190, 300), {}, {})
     assert len(texts_of(state)) == 2
-    assert texts_of(state)[1] == "the ranks are even again"
+    assert texts_of(state)[1] == "the ranks are balanced again"
     assert state.ranks.straggler is None
 
 
 def test_samples_a_second_are_those_of_all_ranks() -> None:
     state = begun(4)
     state.apply({**frame(1.0), "samples": 30}, 0)
-    assert Pace.of(state).samples_per_s == pytest.approx(4 * 30), "as if all were like rank 0"
+    assert Throughput.of(state).samples_per_s == pytest.approx(4 * 30), "as if all were like rank 0"
     for rank in (1, 2, 3):
         state.apply({**frame(1.0), "samples": 40}, rank)
-    assert Pace.of(state).samples_per_s == pytest.approx(30 + 3 * 40)
+    assert Throughput.of(state).samples_per_s == pytest.approx(30 + 3 * 40)
 
 
 def test_no_rank_is_judged_while_nobody_trains_nor_by_the_forward_pass_but_under_fsdp() -> None:
@@ -138,14 +135,14 @@ def test_a_rank_that_falls_silent_or_never_said_anything_while_others_go_on_is_n
         state.apply(frame(float(t)), 0)
         state.apply(frame(float(t)), 2)
     assert state.ranks.silent == {}
-    state.apply(frame(31.0 + SILENCE + REMOTE_DELAY), 0)
+    state.apply(frame(31.0 + HEARTBEAT_TIMEOUT + REMOTE_DELAY), 0)
     assert state.ranks.silent.keys() == {1}
     state = RunState()
     state.apply(run_record(t=100.0, rank=0, world=2))
-    state.apply(frame(100.0 + SILENCE / 2), 0)
+    state.apply(frame(100.0 + HEARTBEAT_TIMEOUT / 2), 0)
     assert state.ranks.silent == {}
-    state.apply(frame(102.0 + SILENCE), 0)
-    assert state.ranks.silent == {1: SILENCE + 2}
+    state.apply(frame(102.0 + HEARTBEAT_TIMEOUT), 0)
+    assert state.ranks.silent == {1: HEARTBEAT_TIMEOUT + 2}
 
 
 def test_what_all_ranks_say_is_shown_once_and_what_one_says_with_its_name() -> None:
@@ -241,14 +238,14 @@ def test_a_log_that_comes_late_and_one_that_lags_are_taken_when_they_come(tmp_pa
 
 
 def test_of_another_ranks_long_log_new_frames_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "RECENT", 1 << 16)
+    monkeypatch.setattr(log_reader, "RECENT_BYTES", 1 << 16)
     run = make_ranks(tmp_path, 1, upto=0)
     every = {str(b.id): 1_000_000 for b in plan().bindings}
     frames = [frame(float(t), hooks=every) for t in range(1, 300)]
     for rank in (0, 1):
         begin = {"k": "run", "t": 0.0, "it": 0, "ep": 0, "device": "cpu", "rank": rank, "world": 2}
         append(run, [begin, *frames], rank=rank)
-    assert run.events_of(1).stat().st_size > 2 * feed.RECENT
+    assert run.events_of(1).stat().st_size > 2 * log_reader.RECENT_BYTES
     live = read(run)
     first, other = live.state.ranks.of[0], live.state.ranks.of[1]
     assert other.minute.sums == first.minute.sums
@@ -273,71 +270,17 @@ def test_a_log_of_another_version_is_followed(tmp_path: Path) -> None:
 LATE = {2: 0.2}
 
 
-@pytest.mark.parametrize(("width", "height"), [*SIZES, (200, 60)])
-def test_four_ranks_with_a_straggler_and_two_even_ones(scene: At, width: int, height: int) -> None:
-    check_golden(f"monitor/ranks-4-{width}x{height}.txt", drawn(scene(world=4, late=LATE), width, height))
-    if width < 200:
-        check_golden(f"monitor/ranks-2-{width}x{height}.txt", drawn(scene(world=2), width, height))
-    if 60 < width < 200:
-        large = scene(world=4, late=LATE)
-        large.view.focus, large.view.zoomed, large.view.rank = 4, True, 2
-        check_golden(f"monitor/zoom-ranks-{width}x{height}.txt", drawn(large, width, height))
-
-
-def test_of_many_ranks_those_to_look_at_are_shown(scene: At) -> None:
-    many = scene(world=16, late={11: 0.2, 5: 0.1})
-    text = drawn(many, 120, 40)
-    assert "▲ rank 11 keeps the others waiting" in text
-    assert "+5.7 ms data" in text
-    assert " 9 more " in text
-    many.view.focus, many.view.rank = 4, 14
-    assert "▸   14" in drawn(many, 120, 40)
-    for many.view.focus, many.view.zoomed in ((0, False), (4, False), (4, True)):
-        draw_at_any_size(many)
-
-
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_what_is_wrong_with_a_rank_is_named_at_every_size(scene: At, width: int, height: int) -> None:
-    lost = scene(world=4)
-    for second in range(1, 104):  # rank 3 is on another machine than rank 0
-        t = lost.state.now + 1
-        for rank in (0, 1, 2):
-            lost.state.apply(frame(t, it=600 + second), rank)
-    assert f"nothing from rank 3 for {age(103)}" in drawn(lost, width, height)
-    lost.state.apply({**ERROR, "t": lost.state.now, "text": "bad label", "traceback": ""}, 1)
-    assert "rank 1 failed: ValueError" in drawn(lost, width, height)
-    lost.health = examine(lost.state, "gone", lost.state.now)
-    assert "✗ FAILED" in drawn(lost, width, height)
-    ended = scene(world=3)
-    for rank in (0, 1):
-        ended.state.apply(end(ended.state.now, 600, 6), rank)  # type: ignore[arg-type]
-    assert "no end record from rank 2" in drawn(ended, width, height)
-
-
-def test_a_stalled_run_names_the_rank_and_the_hook_it_is_stuck_in(scene: At) -> None:
-    going = scene(world=4)
-    ema = next(binding for binding in going.plan.bindings if binding.hook == "ema")
-    stuck = examine(going.state, "alive", going.state.now + 60, going.plan, {0: (-1, 60.0), 2: (ema.id, 60.0)})
+def test_a_stalled_run_names_the_rank_and_the_hook_it_is_stuck_in() -> None:
+    state, planned = state_at(world=4), plan()
+    ema = next(binding for binding in planned.bindings if binding.hook == "ema")
+    stuck = examine(state, "alive", state.now + 60, planned, {0: (-1, 60.0), 2: (ema.id, 60.0)})
     assert stuck.sentence == f'rank 2: 60 s inside "ema" at {ema.point}'
     waits = {0: (ema.id + 1, 60.0), 1: (ema.id + 1, 60.0), 2: (ema.id, 60.0)}
-    again = examine(going.state, "alive", going.state.now + 60, going.plan, waits)
+    again = examine(state, "alive", state.now + 60, planned, waits)
     assert again.sentence == stuck.sentence, "the others are where they wait for it"
-    either = examine(going.state, "alive", going.state.now + 60, going.plan, {0: waits[0], 2: waits[2]})
+    either = examine(state, "alive", state.now + 60, planned, {0: waits[0], 2: waits[2]})
     assert 'rank 0: 60 s inside "schedule"' in either.sentence
     assert 'rank 2: 60 s inside "ema"' in either.sentence
-
-
-def test_the_digit_goes_to_the_ranks_and_makes_them_large(scene: At) -> None:
-    at, size = scene(world=4, late=LATE), (120, 60)
-    small = pressed(at, "4", size=size)
-    assert "┏━ [4] ranks" in small and "[g] graph" in small
-    assert "▸▲   2" in pressed(at, "down", "j", size=size)
-    large = pressed(at, "4", size=size)
-    assert "waits for the slowest" in large and "[g] graph" not in large
-    assert "┏━ [g] graph" in pressed(at, "escape", "tab", size=size)
-    assert "ms of an iteration without the passes in which ranks wait" in pressed(at, "question_mark", size=(120, 120))
-    assert next(key for key in ACTIONS if key.only == "ranks").about in pressed(at, "home", size=size)
-    assert "┏━ [4] ranks" in pressed(scene(world=4), "4", size=(60, 15)), "where they have no room beside others"
 
 
 def test_plain_lines_tell_of_the_ranks_only_what_matters(tmp_path: Path) -> None:

@@ -1,31 +1,38 @@
 """dashboard.toml: keys and colours of the user's own, every mistake with its line; and what every theme must be."""
 
+import re
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.style import Style
-from textual.color import Color
-from textual.filter import Monochrome
 from textual.pilot import Pilot
-from textual.strip import Strip
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.app import MonitorApp
-from hookflow.monitor.keys import press
-from hookflow.monitor.layout import screen, visible
-from hookflow.monitor.settings import Preferences, load, path_of
+from hookflow.monitor.app import MonitorApp, pages_of_actions
+from hookflow.monitor.screens.help import HelpScreen
+from hookflow.monitor.screens.metrics import MetricsScreen
+from hookflow.monitor.screens.overview import OverviewScreen
+from hookflow.monitor.screens.system import SystemScreen
+from hookflow.monitor.settings import Preferences, Settings, load, path_of
 from hookflow.monitor.style import STYLES, THEMES, ThemeName, use
-from hookflow.monitor.view import Notice
+from hookflow.monitor.widgets.log_tail import LogTail
 from tests.conftest import hookflow_here
-from tests.golden_files import check_cases, check_golden
-from tests.monitor.conftest import At
-from tests.monitor.test_keys import shown, visit, walk
-from tests.monitor.test_screens import drawn
+from tests.monitor.shown import Visit, press, screen_text, visit
+from tests.support.golden_files import check_cases
+
+
+def pressing(*keys: str) -> Visit:
+    """Return what presses these keys."""
+
+    async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await press(app, pilot, *keys)
+
+    return do
 
 
 @pytest.fixture
@@ -43,36 +50,55 @@ def test_the_file_is_where_the_standard_says(monkeypatch: pytest.MonkeyPatch) ->
     assert path_of({"XDG_CONFIG_HOME": "/etc/ada"}) == Path("/etc/ada/hookflow/dashboard.toml")
 
 
+def load_settings() -> Preferences:
+    """Return the settings in the user's file, with the actions that there are."""
+    return load(pages_of_actions())
+
+
 def test_a_file_may_be_missing_or_empty_or_give_a_key_to_actions_of_two_pages(file: Path) -> None:
-    assert load().settings.keymap == ()
+    assert load_settings().settings.keymap() == {}
     file.write_text("")
-    assert load().path == file
-    file.write_text('[keys]\nsmooth = "w"\nlevel = "w"\nfreeze = "w"\nplay = "w"\n')
-    assert len(load().settings.keymap) == 4
+    assert load_settings().path == file
+    file.write_text('[keys]\nsmooth = "w"\nlevel = "w"\nfreeze = "w"\n')
+    assert load_settings().settings.keymap() == {"smooth": "w", "level": "w", "freeze": "w"}
     file.write_text('keys.level = ["a", "A", "ü", "[", "+", "f12", "ctrl+b", "alt+x", "ctrl+shift+left", "space"]')
-    assert len(load().settings.keymap[0][1]) == 10
+    assert load_settings().settings.keymap()["level"].count(",") == 9
 
 
-def test_keys_of_the_user_come_before_those_of_the_table(scene: At, file: Path) -> None:
-    file.write_text('[keys]\nfreeze = "p"\nzoom = ["f2", "ctrl+b"]\nhelp = "h"\nleave = []\nsmooth = "k"\n')
-    at = scene()
-    at.keymap = load().settings.keymap
-    assert press("p", at) == "freeze", "not pause"
-    assert press("space", at) == Notice("space does nothing here; h lists the keys")
-    assert press("f2", at) == press("ctrl+b", at) == "" and not at.view.zoomed
-    assert press("z", at) == Notice("z does nothing here; h lists the keys")
-    assert press("q", at) == Notice("q does nothing here; h lists the keys")
-    assert "h help  s stop" in drawn(at, 120, 40).splitlines()[-1]
-    assert press("h", at) == "" and "f2 ctrl+b" in drawn(at, 120, 100)
-    assert "pause the training" not in drawn(at, 120, 100), "it has no key any more, but a name in the palette"
-    at.view.open("metrics")
-    assert press("k", at) == "" and at.view.metrics.smooth, "the page's own keys come first"
+def test_keys_of_the_user_come_before_those_of_the_table(going: RunDir, file: Path) -> None:
+    file.write_text(
+        '[keys]\nfreeze = "M"\nsystem = ["f2", "ctrl+b"]\nhelp = "h"\nleave = []\nsmooth = "w"\nenlarge = "+"\n'
+    )
+
+    async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await press(app, pilot, "M")
+        assert app.store.is_frozen and app.preferences.settings.mouse, "not the mouse, whose key it was"
+        await press(app, pilot, "space")
+        assert app.store.is_frozen, "that key has no action any more"
+        for key in ("f2", "ctrl+b"):
+            await press(app, pilot, key)
+            assert isinstance(app.screen, SystemScreen)
+            await press(app, pilot, key)
+            assert not isinstance(app.screen, SystemScreen)
+        await press(app, pilot, "i", "q", "question_mark")
+        assert app.page is not None and app.page.page_name == "overview"
+        assert re.search(r"\bh keys", screen_text(app).splitlines()[-1])
+        await press(app, pilot, "h")
+        assert isinstance(app.screen, HelpScreen)
+        await press(app, pilot, "h")
+        assert isinstance(app.page, OverviewScreen), app.screen_stack
+        await press(app, pilot, "3", "w")
+        assert isinstance(app.page, MetricsScreen), "the page's own key comes before that of the stacks"
+
+    visit(going, do, preferences=load_settings())
 
 
 MISTAKES = (
-    *('keys = { pauze = "p" }', '[keys]\nzoom = "f99"', 'keys.zoom = "ctrl+"', '[keys]\nzoom = "question mark"'),
-    *("[keys]\nzoom = 3", '[keys]\npause = "w"\nfreeze = "w"', '[keyz]\nzoom = "z"', "[keys", 'theme = "lihgt"'),
-    'hidden = ["event"]',
+    *('keys = { pauze = "p" }', '[keys]\nsystem = "f99"', 'keys.system = "ctrl+"', '[keys]\nsystem = "question mark"'),
+    *("[keys]\nsystem = 3", '[keys]\npause = "w"\nfreeze = "w"', '[keyz]\nsystem = "z"', "[keys"),
+    *('theme = "lihgt"', 'hidden = ["curve"]'),
+    # of the dashboard before this one
+    *('hidden = ["events"]', "lower = 4", '[keys]\nzoom = "f2"\npanel-metrics = "m"\npage-output = "o"'),
 )
 
 
@@ -81,7 +107,7 @@ def test_a_mistake_is_shown_in_its_line(file: Path) -> None:
     for text in MISTAKES:
         file.write_text(text)
         with pytest.raises(UserError) as raised:
-            load()
+            load_settings()
         told[text] = [str(raised.value).replace(str(file), file.name)]
     check_cases("monitor/settings-mistakes.txt", told)
 
@@ -89,7 +115,7 @@ def test_a_mistake_is_shown_in_its_line(file: Path) -> None:
 def test_a_mistake_ends_the_command_before_anything_begins(
     file: Path, tmp_path: Path, whole: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file.write_text('[keys]\nzoom = "f99"\n')
+    file.write_text('[keys]\nsystem = "f99"\n')
     monkeypatch.setattr("hookflow.cli.control.has_terminal", lambda: True)
     done = hookflow_here("watch", whole.id, "--dir", str(whole.path.parent.parent), cwd=tmp_path, code=2)
     assert done.stderr.startswith('config/hookflow/dashboard.toml:2:1: there is no key "f99"')
@@ -100,27 +126,40 @@ def test_a_mistake_ends_the_command_before_anything_begins(
 
 
 def test_what_keys_choose_is_remembered_beside_what_the_user_wrote(file: Path, going: RunDir) -> None:
-    written = '# mine\ntheme = "light"  # by day\n\n[keys]\nzoom = "w"\n'
+    written = '# mine\ntheme = "light"  # by day\n\n[keys]\nsystem = "S"\n'
     file.write_text(written)
-    walk(going, ("T", "theme: colour-blind"), preferences=load())
+    app = visit(going, pressing("T"), preferences=load_settings())
+    assert app.preferences.settings.theme == "colour-blind"
     assert file.read_text() == written.replace("light", "colour-blind")
-    assert load().settings.theme == "colour-blind"
+    assert load_settings().settings.theme == "colour-blind"
     file.write_text("[keys")
-    walk(going, ("T", "not remembered: "), preferences=Preferences(path=file))
+    app = visit(going, pressing("T"), preferences=Preferences(path=file))
+    assert [notice.message for notice in app._notifications][-1].startswith("not remembered: ")
     assert file.read_text() == "[keys"
     file.unlink()
-    walk(going, ("T T", "theme: colour-blind"), preferences=load())
+    visit(going, pressing("T", "T"), preferences=load_settings())
     assert file.read_text() == 'theme = "colour-blind"\n'
-    use("dark")
 
 
-def test_panels_are_as_they_were_left_and_the_dashboard_obeys(file: Path, going: RunDir) -> None:
-    walk(going, ("3 H", "[1] metrics"), ("plus", "[1] metrics"), preferences=load())
-    assert file.read_text() == 'hidden = ["events"]\nlower = 1\n'
-    app = walk(going, ("", "[1] metrics"), preferences=load())
-    assert "[3] events" not in shown(app)
-    file.write_text('[keys]\nzoom = "w"\n')
-    walk(going, ("w", "[g] graph", "[2] system"), ("z", "z does nothing here"), preferences=load())
+def test_what_the_overview_hides_is_as_it_was_left(file: Path, going: RunDir) -> None:
+    hidden: list[tuple[bool, bool]] = []
+
+    def after(*keys: str) -> Visit:
+        async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
+            await press(app, pilot, *keys)
+            curves, log = app.screen.query_one("#curves"), app.screen.query_one(LogTail)
+            hidden.append((not curves.display, not log.display))
+
+        return do
+
+    visit(going, after("H"), preferences=load_settings())
+    assert file.read_text() == 'hidden = ["curves"]\n'
+    visit(going, after(), preferences=load_settings())
+    visit(going, after("H"), preferences=load_settings())
+    assert file.read_text() == 'hidden = ["curves", "log"]\n'
+    visit(going, after("H"), preferences=load_settings())
+    assert file.read_text() == "hidden = []\n"
+    assert hidden == [(True, False), (True, False), (True, True), (False, False)]
 
 
 READ = ("", "strong", "title", "picked", "good", "warn", "error", "alarm", "badge", "command", "checkpoint", "val")
@@ -187,37 +226,34 @@ def test_colours_can_be_told_apart(name: ThemeName, blindness: str) -> None:
     assert not near
 
 
+def grounds_of(app: MonitorApp) -> set[str]:
+    """Return the grounds that are on the screen."""
+    rows = app.screen._compositor.render_strips(app.size)
+    styles = [segment.style for row in rows for segment in row if segment.style is not None]
+    return {style.bgcolor.name for style in styles if style.bgcolor is not None}
+
+
 def test_a_key_goes_to_the_next_theme(going: RunDir) -> None:
+    of_themes = {theme.ground for theme in THEMES.values()}
     grounds = []
 
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+    async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         for _ in range(3):
-            await pilot.press("T")
-            row = app._canvas._rows[0]
-            assert next(iter(row)).style and app.screen.styles.background.hex.lower() == THEMES[theme(app)].ground
-            grounds.append({segment.style.bgcolor.name for segment in row if segment.style and segment.style.bgcolor})
+            await press(app, pilot, "T")
+            grounds.append((app.preferences.settings.theme, grounds_of(app) & of_themes))
 
-    def theme(app: MonitorApp) -> ThemeName:
-        return app.preferences.settings.theme
-
-    app = visit(going, what)
-    assert theme(app) == "dark"
-    assert [ground & {theme.ground for theme in THEMES.values()} for ground in grounds] == [
-        {THEMES[name].ground} for name in ("light", "colour-blind", "dark")
-    ]
+    visit(going, do)
+    assert grounds == [(name, {THEMES[name].ground}) for name in ("light", "colour-blind", "dark")]
 
 
-@pytest.mark.parametrize(
-    ("look", "size"),
-    [("light", (80, 24)), ("colour-blind", (80, 24))]
-    + [(look, size) for look in ("dark", "no-color") for size in ((60, 15), (80, 24), (120, 40), (200, 60))],
-)
-def test_the_styles_of_a_screen(scene: At, look: str, size: tuple[int, int]) -> None:
-    at = scene()
-    at.visible = visible(*size)
-    use("dark" if look == "no-color" else cast("ThemeName", look))
-    rows = screen(at, *size)
-    if look == "no-color":
-        rows = [Strip(Monochrome().apply(list(row), Color.parse("black"))) for row in rows]
-    text = "\n".join("".join(f"[{each.style}]{each.text}" for each in row) for row in rows)
-    check_golden(f"monitor/{look}-{size[0]}x{size[1]}.txt", f"{text}\n")
+@pytest.mark.parametrize("page", ["1", "2", "3", "5", "7", "i"])
+def test_a_page_has_the_grounds_of_its_theme_alone(going: RunDir, page: str) -> None:
+    palette = THEMES["light"]
+    inks = {style.split(" on ")[1] for style in palette.inks.values() if " on " in style}
+
+    async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await press(app, pilot, page)
+        assert palette.ground in grounds_of(app)
+        assert grounds_of(app) <= {palette.ground, palette.cursor, *inks, "default"}
+
+    visit(going, do, preferences=Preferences(Settings(theme="light")))

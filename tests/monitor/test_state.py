@@ -4,7 +4,6 @@ import json
 import math
 import random
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -14,9 +13,10 @@ from hookflow.events.now import NOWHERE
 from hookflow.events.packing import bin_of
 from hookflow.events.reading import read_record
 from hookflow.events.records import KINDS, VERSION
-from hookflow.monitor.durations import WINDOW, Timing
-from hookflow.monitor.health import PATIENCE, PATIENCE_AT_FIRST, REMOTE_DELAY, Pace, costliest, examine, share, verdict
+from hookflow.monitor.durations import WINDOW, CallTiming
+from hookflow.monitor.health import PATIENCE, PATIENCE_AT_FIRST, REMOTE_DELAY, examine
 from hookflow.monitor.state import RunState
+from hookflow.monitor.throughput import Throughput, TimeLeft, bottleneck, costliest, share
 from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan, record
 
 
@@ -51,21 +51,21 @@ def test_differences_add_up() -> None:
         fired = [frame["hooks"][str(binding.id)] for frame in frames if str(binding.id) in frame["hooks"]]
         timing = state.first.timing(binding.id)
         assert timing.count == sum(entry[0] for entry in fired)
-        assert timing.firings().longest == max(entry[2] for entry in fired)
+        assert timing.totals().longest == max(entry[2] for entry in fired)
         assert timing.last == fired[-1][3]
-        assert 0 < timing.firings().percentile(0.5) <= timing.firings().percentile(0.95) <= timing.firings().longest
+        assert 0 < timing.totals().percentile(0.5) <= timing.totals().percentile(0.95) <= timing.totals().longest
 
 
 def test_shares_are_of_the_last_minute_and_no_hook_costs_more_than_all() -> None:
     state = RunState()
     clip = next(binding for binding in plan().bindings if binding.hook == "clip")
-    timing = state.first.bindings[clip.id] = Timing()
+    timing = state.first.bindings[clip.id] = CallTiming()
     for second in range(200):
         busy = 1_000_000 if second < 100 else 3_000_000
         timing.add(second, second, entry(busy))
         state.first.minute.add(second, {"forward": 60_000_000}, entry(100_000_000), 8, 0)
         state.now = state.first.now = second
-    pace = Pace.of(state)
+    pace = Throughput.of(state)
     assert share(state, plan(), pace, clip) == pytest.approx(0.03)
     assert pace.iters_per_s == pytest.approx(10.0)
     assert pace.samples_per_s == pytest.approx(80.0)
@@ -73,7 +73,7 @@ def test_shares_are_of_the_last_minute_and_no_hook_costs_more_than_all() -> None
     state = RunState()
     for each in log:
         state.apply(each)
-        pace = Pace.of(state)
+        pace = Throughput.of(state)
         parts = [taken for _, taken in costliest(state, plan(), pace)]
         assert sum(parts) == pytest.approx(pace.phases["hooks"])
         assert sum(pace.phases.values()) == pytest.approx(1.0 if pace.whole else 0.0)
@@ -100,30 +100,30 @@ def test_the_epoch_is_the_one_that_is_worked_on_through_validations_and_pauses()
 
 
 def test_the_last_minute_stays_on_the_clock_and_forgets_what_was_before() -> None:
-    timing = Timing()
+    timing = CallTiming()
     timing.add(10.0, 0, [0, 500, 0, 0, [0]])
-    assert (timing.count, timing.total, timing.spent(0.0)) == (0, 500, 500), "the time of a trigger that said no"
+    assert (timing.count, timing.total, timing.time_spent(0.0)) == (0, 500, 500), "the time of a trigger that said no"
     for second in range(1000, 1060):
         timing.add(second, second, entry(second))
-    timing = Timing()
+    timing = CallTiming()
     for second in range(300):
         timing.add(second, second, entry(1_000_000 if second < 200 else 20_000_000))
-    assert timing.firings().percentile(0.5) == pytest.approx(1e6, rel=0.2)
-    assert timing.firings(299 - WINDOW).percentile(0.5) == pytest.approx(20e6, rel=0.2)
-    assert (timing.firings().count, timing.firings(299 - WINDOW).count) == (300, WINDOW)
+    assert timing.totals().percentile(0.5) == pytest.approx(1e6, rel=0.2)
+    assert timing.totals(299 - WINDOW).percentile(0.5) == pytest.approx(20e6, rel=0.2)
+    assert (timing.totals().count, timing.totals(299 - WINDOW).count) == (300, WINDOW)
     for second, ns in ((300, 10**9), (301, 30_000_000), (350, 20_000_000)):
         timing.add(second, second, entry(ns))
-        assert timing.firings(second - WINDOW).longest == 10**9
-    assert timing.firings(300).longest == 30_000_000, "the longest has left"
-    assert (timing.firings(302).count, timing.firings(302).total, timing.firings(302).longest) == (1, 20e6, 20e6)
-    assert timing.firings(360).count == 0
+        assert timing.totals(second - WINDOW).longest == 10**9
+    assert timing.totals(300).longest == 30_000_000, "the longest has left"
+    assert (timing.totals(302).count, timing.totals(302).total, timing.totals(302).longest) == (1, 20e6, 20e6)
+    assert timing.totals(360).count == 0
 
 
 @pytest.mark.parametrize(
     ("later", "slower"), [(1.0, False), (1.4, False), (2.0, True), (22.0, True)], ids=["even", "less", "more", "far"]
 )
 def test_a_hook_that_has_become_slower_says_since_when(later: float, slower: bool) -> None:
-    timing, chance = Timing(), random.Random(0)
+    timing, chance = CallTiming(), random.Random(0)
 
     def train(seconds: range, usual: float) -> None:
         for second in seconds:
@@ -132,21 +132,21 @@ def test_a_hook_that_has_become_slower_says_since_when(later: float, slower: boo
 
     timing.add(-1, 0, entry(10**10))  # the first compiles something
     train(range(100), 1e6)
-    assert timing.slower is None
+    assert timing.slowdown is None
     train(range(100, 200), later * 1e6)
-    assert bool(timing.slower) is slower
-    if timing.slower:
-        assert 990 <= timing.slower.it <= 1020
+    assert bool(timing.slowdown) is slower
+    if timing.slowdown:
+        assert 990 <= timing.slowdown.it <= 1020
         train(range(200, 230), 1e6)
-        assert timing.slower is None, "it is as quick as before"
+        assert timing.slowdown is None, "it is as quick as before"
 
 
 def test_memory_is_bounded_however_long_the_run() -> None:
-    timing, state = Timing(), RunState()
+    timing, state = CallTiming(), RunState()
     for step in range(20_000):
         timing.add(step, step, entry(100 + step % 7))
         state.journal.add(step, "info" if step else "error", "test", "text")
-    assert len(timing._recent.entries) + len(timing._new) <= 4 * WINDOW
+    assert len(timing._window.entries) + len(timing._uncounted) <= 4 * WINDOW
     assert len(list(state.journal)) == state.journal.LIMIT + 1
     assert next(iter(state.journal)).kind == "error", "what is wrong stays"
 
@@ -237,30 +237,31 @@ def test_a_throttled_hook_is_noted_and_a_new_attempt_has_what_its_checkpoint_has
     assert not state.throttled
 
 
-def test_the_time_left_counts_what_validation_takes_and_the_verdict_names_what_is_waited_for() -> None:
+def test_the_time_left_counts_what_validation_takes_and_the_bottleneck_names_what_is_waited_for() -> None:
     state = folded(records(20.0))
-    pace, left = Pace.of(state), state.total_iters - state.it
+    pace, left = Throughput.of(state), state.total_iters - state.it
     assert pace.eta is not None
     assert left / pace.iters_per_s < pace.eta < 2 * left / pace.iters_per_s
     for bi in (0, 2):  # a tenth of the validation has taken as long as all before it
         state.apply(record("frame", state.now + state.active * (bi > 0), state.it, 8, stage="val", bi=bi, bn=20))
-    assert (Pace.of(state).eta or 0.0) > 9 * pace.eta
-    assert Pace.of(folded(records(0.3))).left == ""
-    for phases, begins in (
-        ({"data": 60, "forward": 40}, "input-bound: 60.0 % waits for data"),
-        ({"hooks": 20, "forward": 30, "backward": 46, "data": 4}, "compute-bound, hooks 20.0 %"),
+    assert (Throughput.of(state).eta or 0.0) > 9 * pace.eta
+    assert Throughput.of(folded(records(0.3))).left == ""
+    for phases, word in (
+        ({"data": 60, "forward": 40}, "input-bound"),
+        ({"hooks": 20, "forward": 30, "backward": 46, "data": 4}, "compute-bound"),
+        ({"hooks": 60, "forward": 20, "backward": 20}, "hook-bound"),
     ):
         state = RunState()
         state.first.minute.add(1.0, phases, entry(100), 8, 0)
         state.now = 1.0
-        assert verdict(state, plan(), Pace.of(state)).startswith(begins)
+        assert bottleneck(state, Throughput.of(state)) == word
     state = folded(records(20.0))
-    assert costliest(state, plan(), Pace.of(state))[0][0] == "ema"
+    assert costliest(state, plan(), Throughput.of(state))[0][0] == "ema"
 
 
 @pytest.mark.parametrize(("etas", "left"), [((20, 44), "20–44 s"), ((420, 840), "7–14 min"), ((8000, 8100), "2.2 h")])
 def test_the_time_left_is_a_range(etas: tuple[float, float], left: str) -> None:
-    assert replace(Pace.of(folded(records(20.0))), eta=etas[0], etas=etas).left == left
+    assert str(TimeLeft(etas[0], *etas)) == left
 
 
 def after(frames: int) -> RunState:

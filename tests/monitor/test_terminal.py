@@ -1,98 +1,17 @@
 """The dashboard in a real terminal: it paints, and gives the terminal back when it is told to go."""
 
-import fcntl
-import os
-import pty
-import select
+import base64
 import signal
-import struct
 import sys
-import termios
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import pyte
 import pytest
 
 from tests.conftest import wait_for
-from tests.limits import LIMIT
 from tests.monitor.fake_run import make
-from tests.processes import Spawned
-
-COLUMNS, ROWS = 80, 24
-
-
-class Terminal:
-    """A child process in a pseudo-terminal, and what its screen shows."""
-
-    def __init__(self, *command: str, cwd: Path | None = None, **environment: str) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self.cooked = termios.tcgetattr(slave)
-        environment = {**os.environ, "TERM": "xterm-256color", **environment}
-        self.child = Spawned(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=cwd, start_new_session=True
-        )
-        self._slave = slave
-        self._readable = select.poll()  # as select(), for any number of open files
-        self._readable.register(self._master, select.POLLIN)
-        self.output = b""
-        self.screen = pyte.Screen(COLUMNS, ROWS)
-        self._stream = pyte.ByteStream(self.screen)
-
-    @property
-    def mode(self) -> list[int | list[bytes | int]]:
-        return termios.tcgetattr(self._slave)
-
-    def wait_for(self, text: str) -> None:
-        """Read until the screen shows the text."""
-        self._until(lambda: text in "\n".join(self.screen.display))
-
-    def wait_for_bytes(self, data: bytes, since: int) -> None:
-        """Read until these bytes have come."""
-        self._until(lambda: data in self.output[since:])
-
-    def press(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
-
-    def drain(self) -> None:
-        """Read what there is, and keep none of it but the screen."""
-        self._read(0)
-        self.output = b""
-
-    def finish(self) -> int:
-        """Read to the end of the child and return its exit code."""
-        self._until(lambda: self.child.poll() is not None)
-        self._read(0.1)
-        return self.child.returncode
-
-    def _until(self, condition: Callable[[], bool]) -> None:
-        until = time.monotonic() + LIMIT
-        while not condition():
-            assert time.monotonic() < until, "\n".join(self.screen.display)
-            self._read(0.1)
-
-    def _read(self, patience: float) -> None:
-        """Read what there is, or comes first; a child that draws fifty times a second is never silent."""
-        while self._readable.poll(patience * 1000):
-            patience = 0.0
-            data = os.read(self._master, 1 << 16)
-            self.output += data
-            self._stream.feed(data)
-            patience = 0  # what is there, and not what comes for as long as something comes
-
-    def hang_up(self) -> None:
-        """Take the terminal away from the child."""
-        os.close(self._slave)
-        os.close(self._master)
-
-    def close(self) -> None:
-        self.child.kill()
-        self.child.wait()
-        os.close(self._master)
-        os.close(self._slave)
+from tests.support.terminal import Terminal
 
 
 @pytest.fixture
@@ -110,9 +29,10 @@ def dashboard(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Termin
     indirect=["dashboard"],
 )
 def test_a_signal_ends_it_and_the_terminal_is_as_before(dashboard: Terminal, number: signal.Signals) -> None:
-    dashboard.wait_for("SYNTHETIC DATA")
-    dashboard.wait_for("[g] graph")
-    assert b"\x1b[?1049h" in dashboard.output
+    dashboard.wait_for("SYNTHETIC")
+    dashboard.wait_for("hooks by cost")
+    assert dashboard.output.startswith(b"hookflow watch"), "before anything heavy is imported"
+    assert dashboard.output.index(b"reading runs") < dashboard.output.index(b"\x1b[?1049h"), "a line from the first on"
     dashboard.child.send_signal(number)
     assert dashboard.finish() == 0
     assert dashboard.output.rindex(b"\x1b[?1049l") > dashboard.output.rindex(b"\x1b[?1049h")
@@ -138,7 +58,64 @@ def test_stopped_it_goes_on_with_as_many_threads_and_gives_the_terminal_back(das
         dashboard.wait_for_bytes(b"\x1b[?1049h", began)
         dashboard.wait_for("ema")
     wait_for(lambda: process.num_threads() <= threads + 1)  # the executor's may be under way
-    dashboard.press("qd")
+    dashboard.press("q")
+    dashboard.wait_for("leave the dashboard?")
+    dashboard.press("d")
     assert dashboard.finish() == 0
     assert dashboard.mode == dashboard.cooked
     assert "Traceback" not in dashboard.output.decode()
+
+
+class Mouse:
+    """The mouse of a terminal, as what it reports: SGR sequences, cells counted from 1."""
+
+    LEFT, DRAG, WHEEL_DOWN = 0, 32, 65
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+
+    def find(self, text: str) -> tuple[int, int]:
+        """Return where a text begins on the screen."""
+        for y, line in enumerate(self._terminal.screen.display, start=1):
+            if text in line:
+                return line.index(text) + 1, y
+        raise AssertionError(f"{text!r} is not on the screen")
+
+    def press(self, button: int, x: int, y: int) -> None:
+        self._terminal.press(f"\x1b[<{button};{x};{y}M")
+
+    def release(self, x: int, y: int) -> None:
+        self._terminal.press(f"\x1b[<{self.LEFT};{x};{y}m")
+
+    def click(self, text: str) -> None:
+        x, y = self.find(text)
+        self.press(self.LEFT, x, y)
+        self.release(x, y)
+
+    def drag_over(self, text: str) -> None:
+        """Drag from the first cell of a text to its last."""
+        x, y = self.find(text)
+        self.press(self.LEFT, x, y)
+        for step in range(1, len(text)):
+            self.press(self.DRAG, x + step, y)
+        self.release(x + len(text) - 1, y)
+
+
+def test_the_mouse_sorts_scrolls_selects_and_opens_pages(dashboard: Terminal) -> None:
+    mouse = Mouse(dashboard)
+    dashboard.wait_for("share↓")
+    dashboard.wait_for("accuracy 0.9078 ★")
+    mouse.click("mean")
+    dashboard.wait_for("mean↓")
+    for _ in range(5):
+        mouse.press(mouse.WHEEL_DOWN, *mouse.find("after_train_epoch"))
+    dashboard.wait_for("seed       before_run")
+    mouse.drag_over("accuracy 0.9078 ★")
+    since = len(dashboard.output)
+    dashboard.press("y")
+    dashboard.wait_for_bytes(b"\x1b]52;c;", since)
+    dashboard.wait_for_bytes(b"\a", since)
+    copied = dashboard.output[since:].partition(b"\x1b]52;c;")[2].partition(b"\a")[0]
+    assert base64.b64decode(copied).decode() == "accuracy 0.9078 ★"
+    mouse.click("3 Metrics")
+    dashboard.wait_for("metrics: 3")

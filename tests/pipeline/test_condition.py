@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookflow.pipeline.condition import LONGEST, ConditionError, parse_condition
-from tests.golden_files import check_cases
+from tests.support.golden_files import check_cases
 
 VALUES = {"loss": 2.0, "lr": 0.5, "nan": math.nan, "epoch": 3.0, "iter": 7.0, "train/loss": 9.0, "metrics.loss": 4.0}
 

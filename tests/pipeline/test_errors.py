@@ -22,7 +22,7 @@ from hookflow.runner.process.launch import new_run
 from hookflow.text import SHOWN, Excerpt, printable, wrapped, wrapped_phrases
 from hookflow.user_code import explained, innermost
 from tests.conftest import TESTS, TOY, circle
-from tests.garbling import seeds
+from tests.support.corruption import seeds
 
 
 def test_a_problem_shows_the_line_that_the_user_wrote(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hookflow.pipeline.json_schema import all_keys, find_key
 from hookflow.pipeline.layers import file_form
 from hookflow.pipeline.load import Loaded, dump, load, parse
 from hookflow.pipeline.use import import_file, imported_files, module_file, refer
-from tests.golden_files import check_cases
+from tests.support.golden_files import check_cases
 
 BASE = """\
 [run]
@@ -141,7 +141,7 @@ def test_a_base_may_refer_to_what_only_the_child_says(built_on: Load, monkeypatc
     child = 'extends = "b.toml"\n[run]\nname = "child"\ndir = "after_val"\n[task]\nuse = "t:T"\nargs = { width = 3 }\n'
     pipeline = built_on(child, **{"own/b.toml": base}).pipeline
     assert pipeline.model.args == {"width": 3}
-    assert pipeline.hooks["log"].every == 7
+    assert str(pipeline.hooks["log"].every) == "7"
     assert pipeline.points["after_grow"].follows == "after_val"
     assert pipeline.points["after_grow"].about == "child grew"
 
@@ -312,3 +312,80 @@ def test_a_file_that_is_gone_is_left_out_of_what_other_processes_import(tmp_path
     assert str(file) in imported_files()
     file.unlink()
     assert str(file) not in imported_files()
+
+
+def refused_merge(built_on: Load, child: str, **files: str) -> Problem:
+    with pytest.raises(UserError) as refused:
+        built_on(child, **files)
+    (problem,) = refused.value.problems
+    return problem
+
+
+LOADER = '[data.train]\nuse = "../data.py:batches"\nloader = { batch_size = 4, shuffle = true, workers = 2 }\n'
+WITH_LOADER = {"shared/base.toml": BASE.replace('[data.train]\nuse = "../data.py:batches"\n', LOADER)}
+
+
+def test_keys_of_a_base_are_unset(built_on: Load) -> None:
+    unset = 'unset = ["data.train.loader.batch_size", "data.train.loader.shuffle", "hooks.clip", "model.args"]\n'
+    child = ON_BASE + unset + '[data.train.loader]\nbatch_sampler = "./s.py:Sampler"\n[model.args]\nwide = 1\n'
+    child += "[hooks.ema]\nafter = []\n"
+    pipeline = built_on(child, **WITH_LOADER).pipeline
+    loader = pipeline.data.train.loader
+    assert loader is not None
+    assert (loader.batch_size, loader.shuffle, loader.workers) == (None, None, 2)
+    assert "clip" not in pipeline.hooks
+    assert pipeline.model.args == {"wide": 1}
+    written = dump(built_on(child, **WITH_LOADER).public)
+    assert "unset" not in written
+    assert parse(written, Path("own/child.toml"), recorded=True).pipeline == pipeline
+
+
+def test_each_file_unsets_keys_of_its_own_base(built_on: Load) -> None:
+    middle = 'extends = "../shared/base.toml"\nunset = ["hooks.log"]\n[hooks.log]\nuse = "log"\nevery = 5\n'
+    loaded = built_on('extends = "middle.toml"\nunset = ["hooks.log.every"]\n', **{"own/middle.toml": middle})
+    assert loaded.pipeline.hooks["log"].every is None
+    assert loaded.pipeline.hooks["log"].points is None
+
+
+def test_a_table_is_replaced(built_on: Load) -> None:
+    child = ON_BASE + '[data.train]\nloader = { replace = true, batch_sampler = "./s.py:Sampler" }\n'
+    loader = built_on(child, **WITH_LOADER).pipeline.data.train.loader
+    assert loader is not None
+    assert (loader.batch_size, loader.shuffle, loader.workers) == (None, None, 0)
+    # of an argument it is the value
+    args = built_on(ON_BASE + "[model.args]\nreplace = true\n").pipeline.model.args
+    assert args == {"width": 4, "depth": 2, "replace": True}
+
+
+@pytest.mark.parametrize(
+    ("unset", "words", "column"),
+    [
+        ('["hooks.clap"]', 'has no "hooks.clap"', 10),
+        ('["hooks.clip", "hooks.log.points.0"]', 'has no "hooks.log.points.0"', 24),
+        ('["x y"]', "is no key", 10),
+        ("[3]", "is no key", 10),
+        ('"hooks.clip"', "must be a list", 1),
+    ],
+)
+def test_what_cannot_be_unset_is_refused(built_on: Load, unset: str, words: str, column: int) -> None:
+    problem = refused_merge(built_on, f"{ON_BASE}unset = {unset}\n")
+    assert words in problem.message
+    assert problem.where == Where("own/child.toml", 2, column)
+    assert problem.hint
+
+
+def test_unset_needs_a_base(built_on: Load) -> None:
+    problem = refused_merge(built_on, 'unset = ["run.seed"]\n' + BASE)
+    assert problem.where == Where("own/child.toml", 1, 1)
+
+
+def test_a_merge_that_cannot_be_names_both_files_and_the_way_out(built_on: Load) -> None:
+    child = ON_BASE + '[data.train.loader]\nbatch_sampler = "./s.py:Sampler"\n'
+    problem = refused_merge(built_on, child, **WITH_LOADER)
+    line = WITH_LOADER["shared/base.toml"].splitlines().index(LOADER.splitlines()[2]) + 1
+    assert f"shared/base.toml:{line}" in problem.hint
+    assert "own/child.toml:3" in problem.hint
+    assert 'unset = ["data.train.loader.batch_size"]' in problem.hint
+    assert "loader = { replace = true, … }" in problem.hint
+    way_out = 'unset = ["data.train.loader.batch_size", "data.train.loader.shuffle"]\n'
+    built_on(ON_BASE + way_out + '[data.train.loader]\nbatch_sampler = "./s.py:Sampler"\n', **WITH_LOADER)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,20 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.errors import UserError, Where
 from hookflow.graph.plan import Plan
+from hookflow.graph.schedule import Length, forecast
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline import amounts
+from hookflow.pipeline import load as load_module
+from hookflow.pipeline.amounts import AMOUNT_PATTERN, parse_amount
 from hookflow.pipeline.load import Loaded, as_tables, dump, load, parse
 from hookflow.pipeline.problems import explain
 from hookflow.pipeline.references import escape, interpolate
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import SourceMap
-from hookflow.pipeline.values import PATTERN, Interval, parse_amount
+from hookflow.pipeline.values import Interval
 from tests.conftest import Trained, circle, hookflow_here, records
-from tests.golden_files import check_cases
-from tests.pipelines import names, pipelines, plain, values
+from tests.support.golden_files import check_cases
+from tests.support.pipeline_strategies import names, pipelines, plain, values
 
 MINIMAL = """\
 [run]
@@ -95,7 +100,7 @@ def test_an_override_is_read_as_toml_and_a_bare_word_as_text() -> None:
     assert (changed.run.seed, changed.run.name) == (7, "3")
     assert (changed.run.max_iters, changed.run.max_epochs) == (5, None), "one length takes the place of the other"
     assert changed.model.args == {"width": 4, "kind": "wide", "a.b": [1, 2]}
-    assert changed.hooks["log"].points[1].every == "2ep"  # type: ignore[index, union-attr]
+    assert str(changed.hooks["log"].points[1].every) == "2ep"  # type: ignore[index, union-attr]
     assert list(changed.hooks) == ["ema", "log", "x", "checkpoint"], "a default one comes last"
     assert changed.data.val is not None and changed.data.val.use == "d:V"
     assert loaded.places.of("model.args.kind") == Where("--set model.args.kind = wide")
@@ -158,8 +163,24 @@ def test_a_wrong_override_is_told_as_such() -> None:
 
 
 def filled_in(tree: dict[str, Any], **environ: str) -> tuple[Any, list[str]]:
-    resolved, wrong, _ = interpolate(tree, SourceMap("p.toml"), environ)
-    return resolved, [problem.message for problem in dict.fromkeys(wrong.values())]
+    result = interpolate(tree, SourceMap("p.toml"), environ)
+    return result.resolved, [problem.message for problem in dict.fromkeys(result.problems.values())]
+
+
+def test_the_fold_is_that_of_the_run_or_the_first_of_a_sweep() -> None:
+    extra = '[data.val]\nuse = "d:D"\nargs = { fold = "${fold}", root = "part-${fold}" }\n'
+    with_sweep = f'{extra}[sweep]\nmetric = "accuracy"\nfolds = 4\n'
+
+    def arguments(text: str, *overrides: str) -> dict[str, Any]:
+        source = pipeline(text, *overrides).data.val
+        assert source is not None
+        return source.args  # type: ignore[union-attr]
+
+    assert arguments(with_sweep) == {"fold": 0, "root": "part-0"}
+    assert arguments(with_sweep, "run.fold=3") == {"fold": 3, "root": "part-3"}
+    assert arguments(extra, "run.fold=5") == {"fold": 5, "root": "part-5"}
+    assert any("${fold}: there are no folds" in problem for problem in problems(extra))
+    assert any("run.fold counts from 0" in problem for problem in problems(with_sweep, "run.fold=4"))
 
 
 def test_a_reference_keeps_its_type_and_the_environment_is_read_like_an_override() -> None:
@@ -195,7 +216,16 @@ def test_a_reference_keeps_its_type_and_the_environment_is_read_like_an_override
 def test_a_variable_whose_number_a_float_cannot_hold_stays_a_text(text: str, value: object) -> None:
     resolved, _ = filled_in({"a": "${env:A}"}, A=text)
     assert resolved == {"a": value}
-    assert type(resolved["a"]) is type(value)
+    assert isinstance(resolved["a"], type(value))
+
+
+def test_a_key_that_takes_a_text_has_that_of_a_variable_whose_text_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOKFLOW_JOB", "0x10")
+    said = ["run.name=${env:HOOKFLOW_JOB}", "run.max_epochs=${env:HOOKFLOW_JOB}"]
+    loaded = parse(MINIMAL, Path("p.toml"), said)
+    assert (loaded.pipeline.run.name, loaded.pipeline.run.max_epochs) == ("0x10", 16)
+    assert type(loaded.pipeline.run.max_epochs) is int
+    assert loaded.public.run.name == "0x10"
 
 
 @pytest.mark.parametrize("text", ["12e4", "1_000", "12e45678", "+5", "0x1f", '"x"', "[1]"])
@@ -331,7 +361,7 @@ def test_they_come_last_can_be_changed_and_switched_off_and_are_recorded_in_full
     assert defaults(plan(file, own, without=["checkpoint"])) == ["log"]
     assert defaults(plan(file, own, only=["own"])) == []
     found = plan(file, "[hooks.log]\nevery = 7\n", "hooks.checkpoint.args.monitor=loss")
-    assert [binding.trigger.every for binding in found.at("after_train_iter")] == ["7"]
+    assert [str(binding.trigger.every) for binding in found.at("after_train_iter")] == ["7"]
     assert found.hook("checkpoint").args == {"monitor": "loss"}
     with pytest.raises(UserError, match='lacks the key "use"'):
         plan(file, "[hooks.other]\nevery = 7\n")
@@ -383,7 +413,9 @@ def test_the_shipped_schema_is_the_printed_one_and_no_broken_pipeline_is_valid()
     assert valid == BEYOND
 
 
-@pytest.mark.parametrize("path", [*sorted((ROOT / "pipelines").glob("*.toml")), ROOT / "tests" / "toy.toml"], ids=str)
+@pytest.mark.parametrize(
+    "path", [*sorted((ROOT / "pipelines").glob("*.toml")), ROOT / "tests" / "support" / "toy.toml"], ids=str
+)
 def test_a_sound_pipeline_is_valid(path: Path) -> None:
     text = path.read_text("utf-8")
     assert said(text) == []
@@ -410,9 +442,9 @@ def test_an_amount_is_one_that_the_schema_takes(unit: str, value: Any, gap: str)
     try:
         parse_amount(text)
     except ValueError:
-        assert not re.search(PATTERN, text) or not re.search("[1-9]", text)
+        assert not re.search(AMOUNT_PATTERN, text) or not re.search("[1-9]", text)
     else:
-        assert re.search(PATTERN, text)
+        assert re.search(AMOUNT_PATTERN, text)
 
 
 @pytest.mark.parametrize(
@@ -472,3 +504,49 @@ def test_null_takes_a_key_of_an_entry_of_a_list_away_and_no_entry() -> None:
         with pytest.raises(UserError) as refused:
             parse(SET, Path("p.toml"), [f"{key}=null"])
         assert [problem.where for problem in refused.value.problems] == [Where(f"--set {key}=null")]
+
+
+@pytest.mark.parametrize("word", ["True", "False", "None"])
+def test_a_word_of_python_is_no_value_of_an_override(word: str) -> None:
+    """As a text, an argument without an annotation would have it, and it would be true in an `if`."""
+    (said,) = problems("", f"hooks.ema.args.warmup={word}")
+    ours = {"True": "true", "False": "false", "None": "null"}[word]
+    assert said.startswith(f"--set hooks.ema.args.warmup={word}: {word} is a word of Python's")
+    assert f"write {ours}" in said
+    assert pipeline("", f"run.name='{word}'").run.name == word
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-5", 1e-5), ("12e45678", "12e45678"), ("1e-45678", "1e-45678"), ("0e9", 0.0), ("inf", inf)]
+)
+def test_an_override_beyond_a_float_is_a_text(text: str, value: object) -> None:
+    assert pipeline("", f"model.args.width={text}").model.args["width"] == value  # type: ignore[union-attr]
+
+
+def test_a_text_that_looks_like_a_number_is_one_as_it_is_recorded() -> None:
+    loaded = parse(MINIMAL, Path("p.toml"), ['model.args.width="10e2"'])
+    assert parse(dump(loaded.public), Path("p.toml")).pipeline == loaded.pipeline
+    assert '"10e2"' in dump(loaded.public)
+
+
+def test_a_hook_table_is_interpolated_validated_and_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def count(owner: Any, name: str, label: Callable[..., str]) -> None:
+        original = getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            calls.append(label(*args))
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(load_module, "interpolate", lambda *_: "interpolated")
+    count(Pipeline, "model_validate", lambda *_: "validated")
+    count(amounts, "_read_number", lambda written, _: f"parsed {written}")
+    lines = ["[hooks.print]", "use = 'builtins:print'", "points = ['after_train_iter']", "args = ['${run.seed}']"]
+    table = "\n".join([*lines, 'every = "7it"', 'from = "9it"'])
+    loaded = parse(f"{circle('seed = 1', 'max_iters = 20')}\n{table}\n", Path("p.toml"))
+    plan = compile_pipeline(loaded)
+    forecast(plan, Length.of(loaded.pipeline))
+    assert [calls.count(each) for each in ("interpolated", "validated", "parsed 7it", "parsed 9it")] == [1, 1, 1, 1]

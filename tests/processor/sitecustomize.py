@@ -16,7 +16,7 @@ from types import ModuleType
 
 VARIABLE = "HOOKFLOW_TEST_BF16"
 _FORCED = {"on": lambda: True, "off": lambda: False}
-ASKS = "hookflow.runner.precision"
+ASKS = "hookflow.runner.device.precision"
 
 
 class Finder:

@@ -9,13 +9,13 @@ import torch
 
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.source_map import as_toml
-from hookflow.runner.builder.components import Parts
+from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.loop import trainer
 from hookflow.runner.process.state import RunState
 from tests.conftest import Trained
 from tests.runner.same import final_state
 
-ByHand = Callable[[Parts, RunState], Iterable[Any]]
+ByHand = Callable[[RunComponents, RunState], Iterable[Any]]
 Ran = Callable[..., tuple[RunDir, list[Any]]]
 SHORT = ("run.max_iters=2", "run.val_every=2", "hooks.clip.enabled=false", "hooks.log.points=['after_train_iter']")
 SWAP = ("max_epochs = 3\n", "")
@@ -34,7 +34,7 @@ def ran(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> Ran:
     """Train, with hooks that are registered `by_hand` in place of the pipeline's; return what they saw."""
 
     def run(*overrides: str, by_hand: ByHand | None = None, **how: Any) -> tuple[RunDir, list[Any]]:
-        def register(parts: Parts, engine: object, state: RunState, undoing: ExitStack) -> None:
+        def register(parts: RunComponents, engine: object, state: RunState, undoing: ExitStack) -> None:
             for handle in by_hand(parts, state) if by_hand else ():
                 undoing.callback(handle.remove)
 
@@ -58,3 +58,7 @@ def assert_same_weights(one: RunDir, other: RunDir, *, but: RunDir | None = None
     if but is not None:
         third = weights(but)
         assert not all(torch.equal(first[name], third[name]) for name in first), "the hooks change something"
+
+
+def notes_name(name: str | None) -> None:
+    CALLS.append(name)

@@ -15,34 +15,29 @@ from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.values import limited_batches
 from hookflow.runner.data.batches import BatchSizes, data_info, size_of
-from hookflow.runner.data.source import Batches, Limited, Repeated, as_source
+from hookflow.runner.data.source import Batches, LimitedSource, RepeatedSource, as_source
 from hookflow.runner.data.workers import no_loader_warnings
-from hookflow.runner.loop.evaluation import Means
+from hookflow.runner.loop.evaluation import WeightedMeans
+from tests.cli.conftest import invoke
 from tests.conftest import TESTS, TOY, NewRun, Trained, hookflow, hookflow_here, messages, records, refusal
-from tests.detection import EveryNth, Images, collate
-from tests.loaders import context
-from tests.runner.same import curve
+from tests.support.data_loaders import context
+from tests.support.detection import EveryNth, Images, collate
+from tests.support.overrides import BY_HAND
+from tests.support.run_results import alike
 
 Pair = namedtuple("Pair", "inputs target")
 FIVE, ONE = torch.zeros(5, 2), torch.zeros(1, 2)
 IMAGES = [torch.zeros(3, 4, 4)] * 8
-BY_HAND = 'data.%s={use="./detection.py:%s"}'
 
 
 @pytest.fixture
 def detected(trained: Trained) -> Trained:
     """Train a new run of detection.toml."""
-    return partial(trained, pipeline=TESTS / "detection.toml")
+    return partial(trained, pipeline=TESTS / "support" / "detection.toml")
 
 
 def sizes_told(run_dir: RunDir) -> list[int]:
     return [int(text.removeprefix("size ")) for text in messages(run_dir) if text.startswith("size ")]
-
-
-def alike(one: RunDir, other: RunDir, *names: str) -> None:
-    first, second = ({key: value for key, value in curve(run).items() if key[-1] in names} for run in (one, other))
-    assert first
-    assert second == pytest.approx(first, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +118,7 @@ def test_a_method_that_cannot_be_called_as_it_will_be_is_told_before_the_trainin
 
 
 def test_means_are_over_examples_or_over_batches_and_never_over_both() -> None:
-    known, mixed = Means(exact=False), Means(exact=False)
+    known, mixed = WeightedMeans(exact=False), WeightedMeans(exact=False)
     for value, size in ((1.0, 3), (5.0, 1)):
         known.add({"loss": value}, size)
         mixed.add({"loss": value}, size if size == 3 else None)
@@ -251,7 +246,7 @@ def test_an_epoch_has_so_many_batches_everywhere_but_no_more_than_there_are(trai
 
 
 LOADER = (
-    'data.train={use="./loaders.py:Clouds", args={examples=40}, loader={batch_size=8, shuffle=true, workers=%d}}',
+    'data.train={use="./data_loaders.py:Clouds", args={examples=40}, loader={batch_size=8, shuffle=true, workers=%d}}',
     "run.limit_train=3",
 )
 
@@ -263,7 +258,7 @@ LOADER = (
         pytest.param((LOADER[0] % 2, LOADER[1]), "after_backward", id="a loader with workers"),
         pytest.param((LOADER[0] % 0, LOADER[1]), "after_train_epoch", id="a loader, between epochs"),
         pytest.param(
-            ('data.train={use="./loaders.py:with_generator"}', "run.limit_train=2"), "after_backward", id="batches"
+            ('data.train={use="./data_loaders.py:with_generator"}', "run.limit_train=2"), "after_backward", id="batches"
         ),
         pytest.param(("run.limit_train=3", "run.accumulate=2"), "after_backward", id="accumulated"),
         pytest.param(("run.overfit=2",), "after_backward", id="overfit"),
@@ -300,7 +295,7 @@ class Counted:
 
 def test_limited_and_repeated_sources_are_what_they_were() -> None:
     source = Counted()
-    limited = Limited(source, 3, "run.limit_val")  # type: ignore[arg-type]
+    limited = LimitedSource(source, 3, "run.limit_val")  # type: ignore[arg-type]
     assert [len(batch) for batch in limited.epoch(1, 1)] == [2, 3]
     assert source.given == [(1, 1), (1, 2)], "no batch is fetched that is not used"
     assert [*limited.epoch(1, 3)] == []
@@ -309,7 +304,7 @@ def test_limited_and_repeated_sources_are_what_they_were() -> None:
     assert not hasattr(limited, "state_dict")
     assert not hasattr(limited, "global_batch_size")
     source = Counted()
-    repeated = Repeated(source, 2, "run.overfit", 0)  # type: ignore[arg-type]
+    repeated = RepeatedSource(source, 2, "run.overfit", 0)  # type: ignore[arg-type]
     assert source.given == [(0, 0), (0, 1)]
     assert source.closed
     for epoch in range(3):
@@ -321,8 +316,31 @@ def test_limited_and_repeated_sources_are_what_they_were() -> None:
     assert not hasattr(repeated, "close")
 
 
+def test_a_share_of_the_batches_is_overfitted(trained: Trained) -> None:
+    run_dir = trained('run.overfit="40%"')
+    assert records(run_dir, "run")[0]["iters_per_epoch"] == 2
+    assert [text for text in messages(run_dir, "warn") if "on the same 2 of 5 batches" in text]
+
+
+def test_a_training_without_validation_does_not_build_its_data(trained: Trained) -> None:
+    """`hookflow val` has them all the same."""
+
+    run_dir = trained("run.val_every=0", "run.val_at_start=true", "hooks.early_stop.enabled=false")
+    assert not records(run_dir, "metrics")
+    assert [*records(run_dir, "run")[0]["data"]] == ["train"]  # type: ignore[index]
+    assert '"loss"' in invoke("val", run_dir.checkpoints / "last", "--format", "json")
+
+
+def test_one_of_several_validation_sets_is_left_out(trained: Trained) -> None:
+    own = '{use="./toy.py:Points", args={split=1, examples=16}'
+    sets = f"data.val={{near={own}}}, far={own}, val_every=0}}}}"
+    run_dir = trained(sets, "run.val_every=2", "hooks.early_stop.enabled=false", "hooks.checkpoint.args={}")
+    names = {name for record in records(run_dir, "metrics") for name in record["v"]}  # type: ignore[attr-defined]
+    assert names == {"near/loss", "near/accuracy"}
+
+
 def test_overfitting_goes_on_and_on_over_the_same_batches(trained: Trained, tmp_path: Path) -> None:
-    batches = f'hooks.seen={{use="./watchers.py:Batches", args={{file="{tmp_path / "seen"}"}}}}'
+    batches = f'hooks.seen={{use="./common_hooks.py:Batches", args={{file="{tmp_path / "seen"}"}}}}'
     run_dir = trained(LOADER[0] % 0, "run.overfit=2", batches)
     seen = (tmp_path / "seen").read_text().splitlines()
     trained = [line.removeprefix("train ") for line in seen if line.startswith("train ")]
@@ -333,8 +351,8 @@ def test_overfitting_goes_on_and_on_over_the_same_batches(trained: Trained, tmp_
 
 
 def test_a_stream_goes_on_where_the_shorter_epoch_ended(trained: Trained, tmp_path: Path) -> None:
-    batches = f'hooks.seen={{use="./watchers.py:Batches", args={{file="{tmp_path / "seen"}"}}}}'
-    stream = 'data.train={use="./loaders.py:Numbers", args={examples=96}, loader={batch_size=8}}'
+    batches = f'hooks.seen={{use="./common_hooks.py:Batches", args={{file="{tmp_path / "seen"}"}}}}'
+    stream = 'data.train={use="./data_loaders.py:Numbers", args={examples=96}, loader={batch_size=8}}'
     trained(stream, "run.limit_train=2", batches)
     seen = [line for line in (tmp_path / "seen").read_text().splitlines() if line.startswith("train ")]
     assert len(seen) == len(set(seen)) == 6
@@ -345,3 +363,44 @@ def test_it_is_said_by_check_and_by_every_face_of_a_run(tmp_path: Path) -> None:
     assert "run.limit_train = 2" in checked.stdout
     done = hookflow("run", str(TOY), "--overfit", "1", "--ui", "plain", cwd=tmp_path, code=0)
     assert "LIMITED data (train 1 of 5 batches, val 1 of 5 batches)" in done.stdout
+
+
+def test_what_is_assigned_to_a_limited_source_is_its_source_s() -> None:
+    source: Any = Counted()
+    limited: Any = LimitedSource(source, 2, "run.limit_train")
+    limited.difficulty = 3
+    assert (source.difficulty, limited.difficulty) == (3, 3)
+    assert len(limited) == 2
+    limited.batch_size = lambda index: 7
+    assert source.batch_size(0) == 7
+
+
+def test_the_size_of_a_limited_source_of_hookflow_cannot_be_set() -> None:
+    limited: Any = LimitedSource(as_source([FIVE, FIVE], Where("p.toml"), context()), 1, "run.limit_train")
+    with pytest.raises(UserError, match="batch_size of a data source cannot be set"):
+        limited.batch_size = 256
+
+
+def test_nothing_is_assigned_to_batches_that_are_kept() -> None:
+    repeated: Any = RepeatedSource(Counted(), 2, "run.overfit", 0)
+    with pytest.raises(UserError, match=r"difficulty of the training data cannot be set: run\.overfit keeps"):
+        repeated.difficulty = 3
+
+
+@pytest.mark.parametrize("owner", ["source", "task"])
+def test_a_method_that_tells_sizes_is_the_one_that_its_object_has_now(owner: str) -> None:
+    class Task:
+        def batch_size(self, batch: torch.Tensor) -> int:
+            return 5
+
+    source: Any = Counted()
+    task: Any = Task() if owner == "task" else None
+    sizes = BatchSizes(source, task, "train", say=print)
+    source.given.append((0, 3))
+    assert sizes.local(3, FIVE) == (5 if task else 4)
+    changed = task or source
+    changed.batch_size = lambda index: 9
+    assert sizes.local(3, FIVE) == 9
+    changed.batch_size = 256
+    with pytest.raises(UserError, match=f"batch_size of {type(changed).__name__} cannot be set"):
+        sizes.local(3, FIVE)

@@ -9,14 +9,14 @@ from torch import nn
 
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.tensors import WeightedSum, weighted
-from hookflow.runner.loop import context
-from hookflow.runner.loop.update import Group
+from hookflow.runner.iteration import context
+from hookflow.runner.iteration.update import GradientAccumulator
 from hookflow.runner.process.state import RunState
 from tests.conftest import TESTS, Trained, messages, reason, records
-from tests.masked import Bigram, loss_of, padded
 from tests.runner.same import final_state, logged
+from tests.support.language_model import Bigram, loss_of, padded
 
-MASKED = TESTS / "masked.toml"
+MASKED = TESTS / "support" / "language_model.toml"
 SGD = 'optimizer={use="torch.optim:SGD", args={lr=1.0}}'
 SKIP = 'run.on_nan="skip"'
 ALL = [*range(8)]
@@ -73,8 +73,10 @@ SCHEDULE = 'hooks.adds={use="accumulation_schedule", args={batches=[[0, 4]]}}'
         pytest.param(accumulated(3), id="3 x 3"),
         pytest.param(accumulated(2, SKIP), id="skip"),
         pytest.param((*STEPS_OF_TWO, SCHEDULE), id="schedule"),
-        pytest.param((SGD, 'task.use="tests.masked:StepsItself"'), id="steps itself"),
-        pytest.param(accumulated(1, 'task.use="tests.masked:Divides"'), id="gradients of an empty batch are NaN"),
+        pytest.param((SGD, 'task.use="tests.support.language_model:StepsItself"'), id="steps itself"),
+        pytest.param(
+            accumulated(1, 'task.use="tests.support.language_model:Divides"'), id="gradients of an empty batch are NaN"
+        ),
     ],
 )
 def test_accumulated_batches_weigh_what_counts_in_them(
@@ -102,7 +104,7 @@ def test_weights_on_the_device_give_the_same(trained: Trained, more: tuple[str, 
 def test_weights_on_the_device_are_not_waited_for() -> None:
     """A tensor on "meta" has no value: whoever asks for it raises."""
     state = RunState()
-    group, total = Group(state), WeightedSum()
+    group, total = GradientAccumulator(state), WeightedSum()
     state.batch_weight = torch.tensor(3, device="meta")
     for _ in range(2):
         assert group.share(2).device.type == "meta"  # type: ignore[union-attr]
@@ -152,12 +154,12 @@ def test_the_means_of_a_log_weigh_the_same(trained: Trained, args: str) -> None:
     [
         pytest.param((), id="plain"),
         pytest.param(("run.accumulate=2", "data.train.loader.batch_size=4"), id="accumulated"),
-        pytest.param(('task.use="tests.masked:StepsItself"',), id="steps itself"),
-        pytest.param(('task.use="tests.masked:Divides"',), id="gradients that are NaN"),
+        pytest.param(('task.use="tests.support.language_model:StepsItself"',), id="steps itself"),
+        pytest.param(('task.use="tests.support.language_model:Divides"',), id="gradients that are NaN"),
     ],
 )
 def test_where_nothing_counts_no_step_is_taken(trained: Trained, run: tuple[str, ...], on_nan: str) -> None:
-    says = 'hooks.says={use="tests.upsets:SaysSkipped"}'
+    says = 'hooks.says={use="tests.support.numeric_faults:SaysSkipped"}'
     empty = f"data.train.args.masked={ALL}"
     run_dir = trained(*run, empty, f'run.on_nan="{on_nan}"', "run.max_iters=3", says, pipeline=MASKED)
     torch.testing.assert_close(weights_of(run_dir), first_weights(trained), rtol=0, atol=0)
@@ -168,7 +170,9 @@ def test_where_nothing_counts_no_step_is_taken(trained: Trained, run: tuple[str,
 
 
 @pytest.mark.usefixtures("on_device")
-@pytest.mark.parametrize("more", [(), (SKIP, 'hooks.unwaiting={use="tests.upsets:Unwaiting"}')], ids=["raise", "skip"])
+@pytest.mark.parametrize(
+    "more", [(), (SKIP, 'hooks.unwaiting={use="tests.support.numeric_faults:Unwaiting"}')], ids=["raise", "skip"]
+)
 def test_an_optimizer_leaves_an_empty_step_out_by_itself(trained: Trained, more: tuple[str, ...]) -> None:
     run = (
         "optimizer.args.fused=true",
@@ -192,7 +196,9 @@ def test_an_optimizer_that_cannot_leave_an_empty_step_out_is_named(trained: Trai
 
 @pytest.mark.parametrize("weight", ["-1", "nan", "inf", "'many'", "[1, 2]"])
 def test_what_is_no_weight_is_refused(trained: Trained, weight: str) -> None:
-    run_dir = trained(f'task={{use="tests.masked:Wrong", args={{weight={weight}}}}}', pipeline=MASKED, code=2)
+    run_dir = trained(
+        f'task={{use="tests.support.language_model:Wrong", args={{weight={weight}}}}}', pipeline=MASKED, code=2
+    )
     assert "batch_weight has returned" in reason(run_dir)
 
 
@@ -214,7 +220,7 @@ def test_a_task_that_leaves_targets_out_and_does_not_say_so_is_named(
     trained: Trained, loss: dict[str, Any], data: str, warned: bool
 ) -> None:
     args = ", ".join(f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}" for key, value in loss.items())
-    task = f'task={{use="tests.masked:unweighted", args={{{args}}}}}'
+    task = f'task={{use="tests.support.language_model:unweighted", args={{{args}}}}}'
     sets = [f"data.{name}.args={{seed=3{data}}}" for name in ("train", "val")]
     run_dir = trained(task, *sets, "run.accumulate=2", "data.train.loader.batch_size=4", pipeline=MASKED)
     told = [line for line in messages(run_dir, "warn") if "batch_weight" in line]

@@ -8,29 +8,31 @@ from typing import Any
 
 import pytest
 
-from hookflow.cli.show import Page
+from hookflow.cli.show import page_lines
 from hookflow.graph.render.loop import rows
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.monitor.costs import cost, read_trace
 from hookflow.monitor.feed import Live
-from hookflow.monitor.health import Pace, bottleneck
+from hookflow.monitor.hook_costs import row_cost
+from hookflow.monitor.iteration_trace import read_trace
 from hookflow.monitor.state import RunState as Shown
+from hookflow.monitor.throughput import Throughput, bottleneck
 from hookflow.pipeline.load import parse
 from hookflow.runner.logging import budgets, recorder, timing
-from hookflow.runner.logging.budgets import RAREST, WARM_UP, WINDOW, Budgets, Throttles
+from hookflow.runner.logging.budgets import RAREST, WARM_UP, WINDOW, BudgetController, HookThrottles
 from hookflow.runner.process.state import RunState
+from hookflow.service.run_facts import RunFacts
 from tests.conftest import TOY, NewRun, Train, Trained, messages, records, refusal, strikes
 from tests.runner.same import final_state, logged
-from tests.runner.test_commands import commander
-from tests.simulated_device import FORWARD, HOOK, simulate
+from tests.support.overrides import commander
+from tests.support.simulated_device import FORWARD, HOOK, simulate
 
 
-def made(*overrides: str) -> tuple[Any, list[str], Throttles]:
+def made(*overrides: str) -> tuple[Any, list[str], HookThrottles]:
     """Return a function that takes a frame, the list of warnings, and how often throttled hooks fire."""
     loaded, warned = parse(TOY.read_text(), TOY, overrides), []
     plan = compile_pipeline(loaded)
-    throttles = Throttles(plan, RunState(), lambda kind, **change: None)
-    taken = Budgets.of(loaded.pipeline, plan, lambda text, level: warned.append(text), throttles)
+    throttles = HookThrottles(plan, RunState(), lambda kind, **change: None)
+    taken = BudgetController.of(loaded.pipeline, plan, lambda text, level: warned.append(text), throttles)
     ids = {f"{each.hook}@{each.point}": each.id for each in plan.bindings}
 
     def take(it: int, elapsed: float, iters: int, ms: float, **hooks: float | tuple[int, float, float]) -> None:
@@ -101,7 +103,7 @@ SLOW = f'hooks.slow={{use="{__file__}:Slow", budget="1%", over_budget="throttle"
 LOGS = "slow@after_train_iter"
 
 
-def frames(take: Any, throttles: Throttles, seconds: int, each: float, since: float = 0.0) -> list[int]:
+def frames(take: Any, throttles: HookThrottles, seconds: int, each: float, since: float = 0.0) -> list[int]:
     """Take a frame each second, of 100 iterations in 1,000 ms; `each` is a firing's ms. Return the frequencies."""
     seen = [throttles.every["slow"]]
     for second in range(seconds):
@@ -159,7 +161,7 @@ def asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         if frame["it"] and self._throttles.every["slow"] == 1:
             self._throttles.ask(Change("slow", 4, "it took too long"))
 
-    monkeypatch.setattr(Budgets, "take", take)
+    monkeypatch.setattr(BudgetController, "take", take)
     monkeypatch.setattr(recorder, "QUICKEST", 0.05)
 
 
@@ -176,7 +178,7 @@ def test_it_skips_firings_from_a_safe_point_and_a_resume_on(new_run: NewRun, tra
     assert train_here(run_dir, resume=True) == 0
     assert fires(run_dir) == [it for it in range(1, 101) if it <= since or it % 4 == 0]
     assert [(each["it"], each["every"]) for each in records(run_dir, "throttle")] == [(since, 4), (80, 4)]
-    page = "\n".join(Page.of(run_dir).lines())
+    page = "\n".join(page_lines(RunFacts.read(run_dir)))
     assert re.search(
         r"throttled now, since iteration\n +80 +slow fires 1 of 4 times that it is due: as the checkpoint", page
     )
@@ -227,15 +229,15 @@ def test_phases_and_hooks_have_their_time_on_the_device(trained: Trained, more: 
     live = Live(run)
     live.read_all()
     assert live.plan is not None
-    device, batches, pace = live.state.first.device, 2 if more else 1, Pace.of(live.state)
+    device, batches, pace = live.state.first.device, 2 if more else 1, Throughput.of(live.state)
     costs = {
-        row.binding.hook if row.binding else row.name: cost(live.state, live.plan, pace, row, whole=False).device or 0.0
+        row.binding.hook if row.binding else row.name: row_cost(live.state, live.plan, pace, row, whole_attempt=False)
         for row in rows(live.plan)
     }
     launched = 0.99e9 * (batches * FORWARD + HOOK)
-    assert costs["iteration"] >= launched
-    assert costs["forward"] >= 0.99e9 * batches * FORWARD
-    assert costs["clip"] >= 0.99e9 * HOOK
+    assert (costs["iteration"].device or 0.0) >= launched
+    assert (costs["forward"].device or 0.0) >= 0.99e9 * batches * FORWARD
+    assert (costs["clip"].device or 0.0) >= 0.99e9 * HOOK
     assert (device.phase("hooks") or 0.0) >= 0.99e9 * HOOK
     clip = next(each.id for each in live.plan.bindings if each.hook == "clip")
     assert 0.0 < (device.share([clip]) or 0.0) < 0.9
@@ -279,7 +281,7 @@ def test_a_device_that_waits_for_launches_is_told_from_one_that_computes(
     monkeypatch.setattr(timing, "perf_counter", lambda: host)
     clock = timing.DeviceClock(Event)  # type: ignore[arg-type]
     timeline = timing.DeviceTimeline(clock)
-    books = timing.Books(0, timeline, timing.DeviceBooks(clock))
+    books = timing.TimingAggregator(0, timeline, timing.DeviceTimingAggregator(clock))
     timeline.restart()
     for _ in range(200):
         stamps = []
@@ -302,7 +304,7 @@ def test_a_device_that_waits_for_launches_is_told_from_one_that_computes(
     state.first.device.add(1.0, record)
     state.first.minute.add(1.0, books.phases, books.iterations.take() or [], 8, 0)
     state.now = 1.0
-    assert bottleneck(state, Pace.of(state)) == word
+    assert bottleneck(state, Throughput.of(state)) == word
 
 
 def test_a_trace_has_the_device_on_a_track_of_its_own(trained: Trained, tmp_path: Path) -> None:

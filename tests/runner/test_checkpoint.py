@@ -27,21 +27,18 @@ from hookflow.runner.checkpoint.manifest import (
     MANIFEST,
     TRAINING,
     VERSION,
-    can_go_by,
     damage,
+    is_valid_alias,
     newest_good,
     read_manifest,
     seal,
 )
 from hookflow.runner.checkpoint.store import AbandonedError, CheckpointStore, read
 from tests.conftest import Train, Trained, messages, records
-from tests.garbling import garbled, other_value, seeds
 from tests.runner.same import assert_same
-from tests.watchers import POINTS
-
-
-def save(store: CheckpointStore, it: int, *names: str, **moved: int) -> Path:
-    return store.save({"model": {"w": torch.ones(2) * it}, "more": [it]}, names, {"it": it, "ep": 0}, moved).path
+from tests.support.checkpoint_files import Evil, save
+from tests.support.common_hooks import POINTS
+from tests.support.corruption import garbled, other_value, seeds
 
 
 def names(store: CheckpointStore) -> dict[str, str]:
@@ -84,6 +81,35 @@ def test_damaged_ones_make_room_and_do_not_count(store: CheckpointStore) -> None
     again.prune(keep=2)
     assert again.all() == [three, two]
     assert not one.exists()
+
+
+@pytest.mark.parametrize("called", ["it00000001", "kept"])
+def test_of_a_checkpoint_on_another_disk_retention_removes_the_link_alone(
+    store: CheckpointStore, tmp_path: Path, called: str
+) -> None:
+    """The user has moved it there and linked it: it has no name by that, and counts like any other."""
+
+    def moved(path: Path, folder: str) -> Path:
+        there = tmp_path / folder / called
+        there.parent.mkdir()
+        path.rename(there)
+        path.symlink_to(there)
+        return there
+
+    best, old, new = save(store, 1, "best"), save(store, 2, "last"), save(store, 3, "last")
+    places = [moved(path, f"disk {path.name}") for path in (best, old)]
+    assert names(store) == {"best": "it00000001", "last": "it00000003"}
+    store.rewind(new)
+    assert store.all() == [new, old, best], "a resume leaves it where it is"
+    newest = save(store, 4, "last")
+    assert read_manifest(newest)["names"] == {"best": "it00000001", "last": "it00000004"}
+    store.prune(keep=2)
+    assert store.all() == [newest, new, best], "a linked one with a name stays"
+    assert not old.is_symlink()
+    assert [damage(place) for place in places] == ["", ""], "what is linked is left alone"
+    assert_same(read(best)["model"]["w"], torch.ones(2))
+    store.rewind(new, forget=True)
+    assert store.all() == [new, best]
 
 
 def test_a_trail_is_thinned_out_within_its_bytes(store: CheckpointStore) -> None:
@@ -179,7 +205,7 @@ def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path
 def test_a_hook_may_ask_for_a_checkpoint_anywhere(trained: Trained) -> None:
     """Under a name for each point. After the run it is too late, which is reported; two points do not fire."""
     points = {point.name for point in POINTS if "predict" not in point.name}
-    asks = [f'hooks.{name}={{use="./watchers.py:Asks", args={{point="{name}", by="{name}"}}}}' for name in points]
+    asks = [f'hooks.{name}={{use="./common_hooks.py:Asks", args={{point="{name}", by="{name}"}}}}' for name in points]
     run_dir = trained("run.max_epochs=1", "run.test=true", "hooks.checkpoint.points=['after_val']", *asks)
     saved = {name for record in records(run_dir, "checkpoint") for name in record["names"]}  # type: ignore[attr-defined]
     assert saved & points == points - {"after_load_checkpoint", "on_exception", "after_run"}
@@ -188,8 +214,8 @@ def test_a_hook_may_ask_for_a_checkpoint_anywhere(trained: Trained) -> None:
 
 
 def test_a_name_that_no_checkpoint_can_go_by_is_refused(trained: Trained) -> None:
-    assert not any(map(can_go_by, ("a/b", "../b", "", ".b", "b\n", "b" * 241, "it00000001")))
-    run_dir = trained('hooks.asks={use="./watchers.py:Asks", args={point="before_train", by="a/b"}}', code=2)
+    assert not any(map(is_valid_alias, ("a/b", "../b", "", ".b", "b\n", "b" * 241, "it00000001")))
+    run_dir = trained('hooks.asks={use="./common_hooks.py:Asks", args={point="before_train", by="a/b"}}', code=2)
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["point"]) == ("asks", "before_train")
     assert 'no checkpoint can go by the name "a/b"' in str(error["text"])
@@ -287,11 +313,6 @@ def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Pat
     assert expected in passed_over[0]
     with pytest.raises(UserError, match="cannot be used"):
         read(newest)
-
-
-class Evil:
-    def __reduce__(self) -> Any:
-        return Path.touch, (Path("pwned"),)
 
 
 @pytest.mark.parametrize("file", [TRAINING, "model.pt"])

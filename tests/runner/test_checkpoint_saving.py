@@ -17,16 +17,17 @@ import pytest
 import torch
 from torch import nn
 
-from hookflow.cli.evaluate import find_checkpoint
 from hookflow.errors import UserError
 from hookflow.events.deletion import BACK_LINK
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint import copies, manager
-from hookflow.runner.checkpoint.copies import Copies
-from hookflow.runner.checkpoint.manager import LARGE, HostCopy, host_memory
+from hookflow.runner.checkpoint import copies
+from hookflow.runner.checkpoint.copies import CheckpointCopies
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest, seal
-from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
+from hookflow.runner.checkpoint.store import CheckpointStore, SavedCheckpoint, read
+from hookflow.runner.state import checkpoint_manager as manager
+from hookflow.runner.state.host_copy import LARGE, HostCopier, host_memory
+from hookflow.service.checkpoints import find_checkpoint
 from tests.cli.conftest import refused
 from tests.conftest import (
     TOY,
@@ -41,15 +42,16 @@ from tests.conftest import (
     records,
     refusal,
     run_here,
+    strikes,
     wait_for,
 )
 from tests.distributed.actors import asked_to_stop
 from tests.hooks.stand_ins import OnCuda
-from tests.limits import LIMIT
 from tests.runner.same import assert_same, assert_same_end, final_state
-from tests.runner.test_checkpoint import save
-from tests.runner.test_resume import EVERY_3, strikes
-from tests.toy import Net
+from tests.support.checkpoint_files import save
+from tests.support.limits import LIMIT
+from tests.support.overrides import EVERY_3
+from tests.support.toy import Net
 
 
 def at_manifest(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) -> None:
@@ -81,7 +83,7 @@ def test_a_write_under_way_when_the_run_fails_is_reported(
     trace, clock = tmp_path / "trace", count(step=0.25)
     monkeypatch.setattr(manager, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     at_manifest(monkeypatch, 1, lambda: wait_for(lambda: "after_forward iter=5 " in trace.read_text()))
-    run_dir = trained(TRACER % trace, 'hooks.raises={use="./watchers.py:Raises", args={at=5}}', code=1)
+    run_dir = trained(TRACER % trace, 'hooks.raises={use="./common_hooks.py:Raises", args={at=5}}', code=1)
     assert [(record["it"], record["ms"]) for record in records(run_dir, "checkpoint")] == [(5, 250.0)]
 
 
@@ -125,7 +127,7 @@ def test_what_a_second_signal_comes_too_late_for_is_recorded(
 ) -> None:
     run_dir, save, twice = new_run(), CheckpointStore.save, interrupt_twice(monkeypatch)
 
-    def then_interrupt(store: CheckpointStore, *what: Any) -> Saved:
+    def then_interrupt(store: CheckpointStore, *what: Any) -> SavedCheckpoint:
         saved = save(store, *what)
         if saved.path.name == "it00000010":
             twice()
@@ -145,7 +147,7 @@ def test_losing_the_terminal_harms_nothing(left_alone: RunDir, trained: Trained,
 
 def test_what_stands_after_an_error_is_saved_apart(new_run: NewRun, train_here: Train) -> None:
     points = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val", "on_exception"]'
-    run_dir = new_run(points, 'hooks.raises={use="./watchers.py:Raises", args={at=7, megabytes=2}}')
+    run_dir = new_run(points, 'hooks.raises={use="./common_hooks.py:Raises", args={at=7, megabytes=2}}')
     for attempt in range(2):
         assert train_here(run_dir, resume=attempt > 0) == 1
         (apart,) = list_checkpoints(run_dir.checkpoints, EXCEPTION)
@@ -181,29 +183,44 @@ def test_what_a_validation_that_is_cut_short_has_changed_in_place_is_not_saved(r
 
 
 class RaisesAtTheEnd:
-    """Raises at the end of the second epoch, once it has written to a weight or not."""
+    """Raises at the end of the second epoch, once it has written to the weights, or to the optimizer's state."""
 
-    def __init__(self, writes: bool) -> None:
-        self.writes_first = writes
+    def __init__(self, how: str) -> None:
+        self.how = how
 
     def after_train_epoch(self, run: Any) -> None:
         if run.epoch == 2:
-            if self.writes_first:
-                with torch.no_grad():
-                    run.model.head.weight.zero_()
+            self._write(run)
             raise RuntimeError("as told")
 
+    def _write(self, run: Any) -> None:
+        weight = run.model.head.weight
+        with torch.no_grad():
+            if self.how == "in place":
+                weight.zero_()
+            elif self.how == "by data":
+                weight.data.mul_(2)
+            elif self.how == "by numpy":
+                weight.numpy()[:] = 7
+            elif self.how == "by another tensor":
+                weight.data = torch.ones_like(weight)
+            else:
+                run.optimizer.state[weight]["momentum_buffer"].zero_()
 
-@pytest.mark.parametrize("writes", [False, True])
-def test_the_state_before_an_error_is_claimed_whole_only_where_no_weight_was_written_to(
-    trained: Trained, writes: bool
+
+@pytest.mark.parametrize("how", ["in place", "by data", "by numpy", "by another tensor", "in the optimizer"])
+def test_the_state_before_an_error_is_what_it_was_whatever_a_hook_has_written_to(
+    trained: Trained, undisturbed: Trained, how: str
 ) -> None:
-    raises = f'hooks.raises={{use="{__file__}:RaisesAtTheEnd", args={{writes={str(writes).lower()}}}}}'
+    """The weights are those of a run that ends there; some of these writes nothing but a copy would notice."""
+    raises = f'hooks.raises={{use="{__file__}:RaisesAtTheEnd", args={{how="{how}"}}}}'
     run_dir = trained(raises, code=1)
     (apart,) = list_checkpoints(run_dir.checkpoints, EXCEPTION)
-    assert read(apart)["position"]["batch_idx"] == 5, "before the end of the epoch"
-    (text,) = [text for text in messages(run_dir) if apart.name in text]
-    assert ("model.head.weight" in text) == writes
+    saved, right = read(apart), read(undisturbed("hooks.checkpoint.args.keep=3").checkpoints / "it00000010")
+    assert saved["position"]["batch_idx"] == 5, "before the end of the epoch"
+    for entry in ("model", "optimizer"):
+        assert_same(saved[entry], right[entry])
+    assert [text for text in messages(run_dir) if apart.name in text]
 
 
 class Expanded(Net):
@@ -234,7 +251,7 @@ def test_a_jagged_tensor_is_read_by_a_process_that_has_made_none(tmp_path: Path)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_nested_tensor_without_one_shape_is_copied() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-    copied = HostCopy(reuse=True).of({"x": nested})["x"]
+    copied = HostCopier().copy({"x": nested}).state["x"]
     assert [row.tolist() for row in copied.unbind()] == [[1.0, 1.0], [1.0, 1.0, 1.0]]
 
 
@@ -247,8 +264,8 @@ def test_the_newest_checkpoint_on_the_disk_counts_though_the_log_lacks_it(traine
 
 
 def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(trained: Trained) -> None:
-    raises = 'hooks.raises={use="./watchers.py:Raises", args={at=3}}'
-    unstorable = 'hooks.fails={use="./watchers.py:Fails", args={place="2 iterations: state_dict"}}'
+    raises = 'hooks.raises={use="./common_hooks.py:Raises", args={at=3}}'
+    unstorable = 'hooks.fails={use="./common_hooks.py:Fails", args={place="2 iterations: state_dict"}}'
     run_dir = trained("hooks.checkpoint.points=['on_exception']", raises, unstorable, code=1)
     assert "as told" in reason(run_dir)
     (failure,) = [text for text in messages(run_dir) if "no checkpoint could be saved after the error" in text]
@@ -259,7 +276,7 @@ def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() ->
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     image = torch.randn(1, 3, 2, 2).contiguous(memory_format=torch.channels_last)
     state = {"model": net.state_dict(), "again": dict(net.state_dict()), "image": image, "list": [(1, [2])]}
-    copied = HostCopy(reuse=True).of(state)
+    copied = HostCopier().copy(state).state
     with torch.no_grad():
         net[0].weight.zero_()
     state["list"][0][1].append(3)
@@ -269,20 +286,23 @@ def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() ->
     assert copied["image"].stride() == image.stride()
     assert copied["list"] == [(1, [2])]
     sparse = torch.eye(2).to_sparse()
-    copied = HostCopy(reuse=True).of({"sparse": sparse})["sparse"]
+    copied = HostCopier().copy({"sparse": sparse}).state["sparse"]
     sparse._values().zero_()
     assert torch.equal(copied.to_dense(), torch.eye(2))
 
 
 def test_a_copy_is_made_where_the_last_one_was() -> None:
-    net, copy = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 3)), HostCopy(reuse=True)
-    copy.prepare(net.parameters())
-    taken = {tensor.data_ptr() for tensors in copy._spare.values() for tensor in tensors}
+    net, copier = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 3)), HostCopier()
+    copier.prepare(net.parameters())
+    (spare,) = copier._spare
+    taken = {tensor.data_ptr() for tensors in spare.values() for tensor in tensors}
     assert len(taken) == 6
     for _ in range(3):
-        assert {tensor.data_ptr() for tensor in copy.of({"model": net.state_dict()})["model"].values()} == taken
+        copied = copier.copy({"model": net.state_dict()})
+        assert {tensor.data_ptr() for tensor in copied.state["model"].values()} == taken
+        copier.give_back(copied)
     net[0].weight.data = torch.ones(3, 2).T
-    other = copy.of({"model": net.state_dict(), "more": torch.ones(2, 2)})
+    other = copier.copy({"model": net.state_dict(), "more": torch.ones(2, 2)}).state
     assert_same(other["model"], net.state_dict())
     assert len({tensor.data_ptr() for tensor in [*other["model"].values(), other["more"]]}) == 7
 
@@ -303,7 +323,7 @@ def test_memory_for_large_tensors_of_a_gpu_is_locked_by_its_size(monkeypatch: py
 
 def test_memory_for_the_first_copy_is_taken_in_the_training(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    monkeypatch.setattr(HostCopy, "prepare", lambda copy, tensors: taken.append(len(tensors)))
+    monkeypatch.setattr(HostCopier, "prepare", lambda copy, tensors: taken.append(len(tensors)))
     trained("run.max_epochs=1")
     trained("run.max_epochs=1", "hooks.checkpoint.enabled=false")
     assert taken == [15], "six parameters, their momentum, and the buffers of a batch norm"
@@ -312,9 +332,9 @@ def test_memory_for_the_first_copy_is_taken_in_the_training(trained: Trained, mo
 def test_who_is_given_the_copy_may_keep_it_and_what_is_swapped_for_a_save_is_back(
     left_alone: RunDir, trained: Trained
 ) -> None:
-    run_dir = trained(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', "hooks.checkpoint.args.keep=9")
+    run_dir = trained(EVERY_3, 'hooks.keeps={use="./checkpoint_hooks.py:Keeps"}', "hooks.checkpoint.args.keep=9")
     assert any("all are as they were written" in text for text in messages(run_dir))
-    swapped = trained(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
+    swapped = trained(EVERY_3, 'hooks.swaps={use="./checkpoint_hooks.py:Swaps"}')
     states: list[Any] = [final_state(run) for run in (left_alone, swapped)]
     assert states[0]["model"]["head.weight"].any()
     assert not states[1]["model"]["head.weight"].any()
@@ -322,7 +342,10 @@ def test_who_is_given_the_copy_may_keep_it_and_what_is_swapped_for_a_save_is_bac
 
 
 SHORT = "data.train.args={examples=24}"
-STOPS = 'hooks.stops={use="./steerers.py:Steers", args={call="stop", point="after_backward", at=3}, writes=["control"]}'
+STOPS = (
+    'hooks.stops={use="./control_hooks.py:Steers", args={call="stop", point="after_backward", at=3}, '
+    'writes=["control"]}'
+)
 
 
 @pytest.mark.parametrize(
@@ -346,9 +369,9 @@ def test_a_run_that_ends_in_order_has_its_last_iteration(
     assert all(record["names"].count("last") == 1 for record in records(run_dir, "checkpoint"))  # type: ignore[attr-defined]
     assert train_here(run_dir, resume=True) == 0
     assert f"resumed from it{its:08d}: iteration {its}" in " ".join(messages(run_dir))
-    if its != 4:  # one that a hook has stopped may go on
+    if its != 4:  # there are more to do for one that a hook has stopped, and it does not go on either
         assert any("nothing is left to do" in text for text in messages(run_dir))
-    assert records(run_dir, "end")[-1]["it"] == (15 if its == 4 else its)
+    assert records(run_dir, "end")[-1]["it"] == its
 
 
 @pytest.mark.parametrize(
@@ -564,7 +587,7 @@ def test_what_fails_is_tried_again_and_given_up(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "full").write_text("no folder")
     said: list[Any] = []
     store = CheckpointStore(tmp_path / "checkpoints")
-    store.copies = Copies([(f"{tmp_path}/full/{{name}}", {"last"})], {}, lambda *line: said.append(line))
+    store.copies = CheckpointCopies([(f"{tmp_path}/full/{{name}}", {"last"})], {}, lambda *line: said.append(line))
     save(store, 1, "last")
     store.finish_copies()
     assert [line[1] for line in said] == ["warn"] * 3
@@ -582,7 +605,9 @@ def test_all_copies_of_a_run_that_ends_share_their_pauses(tmp_path: Path, monkey
     monkeypatch.setattr(copies, "time", SimpleNamespace(monotonic=lambda: sum(passed), sleep=passed.append))
     (tmp_path / "full").write_text("no folder")
     said: list[str] = []
-    out = Copies([(f"{tmp_path}/full/{k}", {"last"}) for k in range(4)], {}, lambda text, level: said.append(text))
+    out = CheckpointCopies(
+        [(f"{tmp_path}/full/{k}", {"last"}) for k in range(4)], {}, lambda text, level: said.append(text)
+    )
     out._copy(tmp_path / ".it1", f"{tmp_path}/full/0")
     assert sum(passed) == sum(copies.PAUSES), "while the run goes on"
     out.finish()
@@ -594,7 +619,7 @@ def test_all_copies_of_a_run_that_ends_share_their_pauses(tmp_path: Path, monkey
 
 def test_what_is_removed_meanwhile_is_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CheckpointStore(tmp_path / "checkpoints")
-    store.copies = Copies([(f"{tmp_path}/out/{{it}}", {"last"})], {}, print)
+    store.copies = CheckpointCopies([(f"{tmp_path}/out/{{it}}", {"last"})], {}, print)
     put = copies.put
     monkeypatch.setattr(copies, "put", lambda *where: (store.prune(1), put(*where)))
     paths = [save(store, it, "last") for it in (1, 2, 3)]

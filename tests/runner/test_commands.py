@@ -15,27 +15,17 @@ from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import damage, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.process.launch import start
-from hookflow.runner.process.signals import SIGNALS, Signals, handlers_put_back
+from hookflow.runner.process.signals import SIGNALS, SignalCollector, handlers_put_back
 from tests.conftest import TRACER, NewRun, Train, Trained, ended, messages, reason, records, strikes, wait_for
-from tests.processes import Training
 from tests.runner.same import assert_same_end, curve
-from tests.runner.test_resume import EVERY_3
+from tests.support.overrides import EVERY_3, commander
+from tests.support.processes import Training
+from tests.support.run_results import answers
 
 KEEP = "hooks.checkpoint.args.keep=20"
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=4}, "after_val"]'
-
-
-def commander(mark: Path, *script: tuple[int, str]) -> str:
-    lines = ", ".join(f"[{it}, {json.dumps(text)}]" for it, text in script)
-    return f'hooks.commander={{use="tests.commander:Commander", args={{mark="{mark}", script=[{lines}]}}}}'
-
-
-def answers(run_dir: RunDir) -> list[tuple[Any, ...]]:
-    return [
-        (ack["it"], " ".join([ack["cmd"], *ack["args"]]), ack["ok"], ack["note"]) for ack in records(run_dir, "ack")
-    ]  # type: ignore[misc, list-item]
 
 
 EXAMPLES: dict[str, str] = {"off": "off ema", "on": "on ema", "set": "set clip.max_norm=0.5", "trace": "trace 2"}
@@ -87,7 +77,7 @@ def test_a_refused_command_says_why_and_changes_nothing(left_alone: RunDir, trai
 
 def test_a_hook_is_off_from_the_next_iteration_on_and_on_again(trained: Trained, tmp_path: Path) -> None:
     """Its trigger does not catch up."""
-    tenth = 'hooks.tenth={use="tests.commander:log_iter", points=["after_train_iter"], every=3}'
+    tenth = 'hooks.tenth={use="tests.support.command_hooks:log_iter", points=["after_train_iter"], every=3}'
     script = commander(tmp_path / "mark", (4, "off tenth"), (4, "off clip"), (8, "on tenth"), (10, "on clip"))
     run_dir = trained(tenth, script)
     seen = sorted({it for it, _, name in curve(run_dir) if name == "tenth"})
@@ -129,7 +119,7 @@ def test_a_run_that_went_back_ends_like_another(new_run: NewRun, train_here: Tra
     script = (2, "set clip.max_norm=0.05"), (9, "set clip.max_norm=0.5"), (11, f"rewind {name}")
     for k in (1, 2):
         Path(f"{tmp_path / 'alone'}.{k}").touch()  # it never sends these
-    counts = 'hooks.networks={use="tests.commander:Networks"}'
+    counts = 'hooks.networks={use="tests.support.command_hooks:Networks"}'
     alone, back = (new_run(OFTEN, KEEP, counts, commander(tmp_path / mark, *script)) for mark in ("alone", "back"))
     assert train_here(alone) == 0, reason(alone)
     assert train_here(back) == 0, reason(back)
@@ -179,7 +169,7 @@ def test_a_trace_has_every_phase_and_firing_of_its_iterations(trained: Trained, 
     assert ("log", 6) in {(e["name"], e["args"]["iteration"]) for e in events}
 
 
-SLOW = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
+SLOW = 'hooks.slow={use="./common_hooks.py:slow", points=["after_backward"]}'
 
 
 def test_before_python_has_even_started(new_run: NewRun) -> None:
@@ -240,7 +230,7 @@ def test_a_validation_is_cut_short_and_done_again(
 ) -> None:
     swap = ("max_epochs = 3", length)
     trace, marks = tmp_path / "trace", tmp_path / "around"
-    around = f'hooks.around={{use="./watchers.py:AroundVal", args={{file="{marks}"}}}}'
+    around = f'hooks.around={{use="./common_hooks.py:AroundVal", args={{file="{marks}"}}}}'
     alone = trained(*overrides, around.replace(str(marks), str(tmp_path / "marks of the other")), swap=swap)
     broken = trained(
         *overrides, *strikes(tmp_path, signal.SIGTERM, (point, at)), around, TRACER % trace, swap=swap, code=143
@@ -334,15 +324,15 @@ def test_a_second_signal_on_the_way_out_ends_that_too(trained: Trained, tmp_path
 
 
 def test_one_that_comes_while_the_begin_is_logged_loses_none(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    news = Recorder._news
+    news = EventRecorder._news
 
-    def interrupted(recorder: Recorder, framed: bool) -> list[Record]:
+    def interrupted(recorder: EventRecorder, framed: bool) -> list[Record]:
         taken = news(recorder, framed)
         if any(record["k"] == "run" for record in taken):
             os.kill(os.getpid(), signal.SIGINT)
         return taken
 
-    monkeypatch.setattr(Recorder, "_news", interrupted)
+    monkeypatch.setattr(EventRecorder, "_news", interrupted)
     run_dir = trained(code=130)
     assert [record["k"] for record in records(run_dir) if record["k"] in ("run", "end")] == ["run", "end"]
 
@@ -350,7 +340,7 @@ def test_one_that_comes_while_the_begin_is_logged_loses_none(trained: Trained, m
 def test_a_handler_waits_for_nothing_that_the_main_thread_holds() -> None:
     """A thread sends one signal after the other, while the main thread does little else than what a pause does."""
     flag = SimpleNamespace(attention=False)
-    made = Signals(flag)  # type: ignore[arg-type]
+    made = SignalCollector(flag)  # type: ignore[arg-type]
     due, rounds = threading.Semaphore(0), 100
 
     def strike() -> None:

@@ -9,17 +9,16 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError, Where
-from hookflow.runner import precision
 from hookflow.runner.builder import build
-from hookflow.runner.loop import update
-from hookflow.runner.loop.update import Update
-from hookflow.runner.precision import in_precision
+from hookflow.runner.device import precision
+from hookflow.runner.device.precision import in_precision
+from hookflow.runner.iteration import update
+from hookflow.runner.iteration.update import OptimizerUpdate
 from hookflow.runner.process.launch import start
 from hookflow.zoo.cifar10 import AirNet
 from tests.conftest import NewRun, Trained, messages, reason
-from tests.runner.by_hand import Ran, hook, ran
+from tests.runner.by_hand import Ran, hook, notes_name, ran
 from tests.runner.same import assert_same, final_state
-from tests.runner.test_torch_hooks import names as notes_name
 
 __all__ = ["ran"]
 
@@ -62,7 +61,7 @@ def test_hooks_on_parameters_and_all_modules_fire_in_a_compiled_network(ran: Ran
 
 @pytest.mark.usefixtures("quickly")
 def test_a_module_hook_that_comes_late_is_called(trained: Trained) -> None:
-    late = 'hooks.late={use="./upsets.py:Late"}'
+    late = 'hooks.late={use="./numeric_faults.py:Late"}'
     assert "the late hook was called" in messages(trained(COMPILE, late, "run.max_epochs=1"))
 
 
@@ -74,7 +73,7 @@ def test_idle_hooks_inside_a_compiled_network_force_no_recompilation(trained: Tr
         args = f'args={{file="{notes}"}}, modules=["head"], every={every}'
         torch.compiler.reset()
         torch._dynamo.utils.counters.clear()
-        trained(f'hooks.probe={{use="./watchers.py:Probes", {args}}}', COMPILE, "run.max_epochs=2")
+        trained(f'hooks.probe={{use="./common_hooks.py:Probes", {args}}}', COMPILE, "run.max_epochs=2")
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
         fired = [int(line.split()[2]) for line in notes.read_text().splitlines()]
         assert fired == [k for k in range(0, 10, every) for _ in range(4)]
@@ -84,10 +83,9 @@ def test_idle_hooks_inside_a_compiled_network_force_no_recompilation(trained: Tr
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("point", ["forward", "full_backward_pre"])
 def test_a_hook_removed_from_a_compiled_network_is_called_no_more(trained: Trained, tmp_path: Path, point: str) -> None:
-    probe = (
-        f'{{use="./watchers.py:Probes", args={{file="{tmp_path / "notes"}"}}, modules=["head"], points=["{point}"]}}'
-    )
-    removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="probe", at=3}}'
+    args = f'args={{file="{tmp_path / "notes"}"}}'
+    probe = f'{{use="./common_hooks.py:Probes", {args}, modules=["head"], points=["{point}"]}}'
+    removes = 'hooks.removes={use="./module_hooks.py:Removes", args={hook="probe", at=3}}'
     trained(f"hooks.probe={probe}", removes, COMPILE, "run.max_epochs=1")
     assert [line.split()[2] for line in (tmp_path / "notes").read_text().splitlines()] == ["0", "1", "2"]
 
@@ -118,7 +116,7 @@ def test_a_compiled_network_trains_to_the_same(trained: Trained) -> None:
 def test_it_is_compiled_for_real(new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     again = 'hooks.again={use="activation_checkpoint", args={match=["body"]}}'
-    still = "run.max_epochs=1", 'model.use="./upsets.py:Still"', again
+    still = "run.max_epochs=1", 'model.use="./numeric_faults.py:Still"', again
     plain, compiled = new_run(*still), new_run(*still, 'run.compile="default"')
     assert start(plain).wait() == start(compiled).wait() == 0, compiled.output.read_text()
     one, other = (final_state(run_dir)["model"] for run_dir in (plain, compiled))
@@ -146,9 +144,9 @@ def test_gradients_accumulate_outside_of_the_memory_of_cuda_graphs(
     """With a stand-in for graphs: what a backward pass has allocated is overwritten when the next step begins."""
     plain = trained(accumulates)
     pool: list[torch.Tensor] = []
-    backward = Update.backward
+    backward = OptimizerUpdate.backward
 
-    def recorded(self: Update, offered: tuple[Any, ...], names: tuple[str, ...], weight: float) -> None:
+    def recorded(self: OptimizerUpdate, offered: tuple[Any, ...], names: tuple[str, ...], weight: float) -> None:
         fresh = [p for p in self._parameters(names) if p.grad is None]
         backward(self, offered, names, weight)
         pool.extend(p.grad for p in fresh if p.grad is not None)
@@ -158,7 +156,7 @@ def test_gradients_accumulate_outside_of_the_memory_of_cuda_graphs(
             gradient.fill_(torch.nan)
         pool.clear()
 
-    monkeypatch.setattr(Update, "backward", recorded)
+    monkeypatch.setattr(OptimizerUpdate, "backward", recorded)
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", overwrite)
     for module in (precision, update):
         monkeypatch.setattr(module, "records_graphs", lambda device, compiled: True)

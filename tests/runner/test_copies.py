@@ -12,12 +12,12 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from hookflow.runner.checkpoint import copies
-from hookflow.runner.checkpoint.copies import Copies
+from hookflow.runner.checkpoint.copies import CheckpointCopies
 from hookflow.runner.checkpoint.destinations import LocalFolder, RemoteFolder
 from hookflow.runner.checkpoint.manifest import MANIFEST, damage
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import TESTS, NewRun, Train, messages
-from tests.runner.test_checkpoint import save
+from tests.support.checkpoint_files import save
 
 URL = "memory://bucket/models/last"
 PLACE = "/bucket/models/last"
@@ -186,7 +186,7 @@ def test_whatever_a_copy_raises_the_run_ends(
 
     monkeypatch.setattr(copies, "put", fails)
     store = CheckpointStore(tmp_path / "checkpoints")
-    store.copies = Copies([(f"{tmp_path}/out/{{name}}", {"last"})], {}, lambda *line: said.append(line))
+    store.copies = CheckpointCopies([(f"{tmp_path}/out/{{name}}", {"last"})], {}, lambda *line: said.append(line))
     save(store, 1, "last")
     store.finish_copies()
     assert [level for _, level in said] == ["warn"]
@@ -204,7 +204,7 @@ def test_a_resume_makes_up_copies_that_are_not_there(
     copying = f'copy_to="{out}/{{name}}-{{it}}", weights_only={weights_only}'
     run_dir = new_run("run.max_epochs=2", f'hooks.checkpoint.args={{monitor="accuracy", {copying}}}')
     with monkeypatch.context() as patch:
-        patch.setattr(copies.Copies, "_add", lambda *where: None)
+        patch.setattr(copies.CheckpointCopies, "_add", lambda *where: None)
         assert train_here(run_dir) == 0
     assert not out.exists()
     assert train_here(run_dir, resume=True) == 0

@@ -17,25 +17,25 @@ from torch import nn
 
 from hookflow.errors import Where
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.checkpoint.manager import HostCopy, host_memory
 from hookflow.runner.checkpoint.shards import with_contents, without_contents, write_shards
-from hookflow.runner.checkpoint.store import _Digesting
-from hookflow.runner.cuda import device_thread
+from hookflow.runner.checkpoint.store import _ChecksumWriter
 from hookflow.runner.data.batches import prefetch
-from hookflow.runner.distributed.fsdp import FSDP
-from hookflow.runner.distributed.parallel import DDP, Parallel
+from hookflow.runner.device.cuda import device_thread
+from hookflow.runner.distributed.fsdp import FSDPStrategy
+from hookflow.runner.distributed.parallel import DDPStrategy, SeveralRanksStrategy
+from hookflow.runner.state.host_copy import HostCopier, host_memory
 from tests.conftest import TESTS, NewRun, Train, Trained, reason, records
 from tests.distributed.clouds import Deep
 from tests.distributed.conftest import TrainBoth, assert_alike, new_clouds, ranks_trained, train_both  # noqa: F401
 from tests.distributed.several import carry_out, printed
 from tests.runner.same import assert_same, assert_same_end, final_state, logged
-from tests.runner.test_offload import NUMBERS, WATCHES
+from tests.support.overrides import NUMBERS, WATCHES
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs_cuda: there is no such device here")
 
 CUDA = 'run.device="cuda"'
-ON_DEVICE = 'data.train={use="./loaders.py:dataset", args={examples=64}, loader={batch_size=8, on_device=true}}'
-FETCHED = 'data.train={use="./loaders.py:dataset", args={examples=64}, loader={batch_size=8, workers=1}}'
+ON_DEVICE = 'data.train={use="./data_loaders.py:dataset", args={examples=64}, loader={batch_size=8, on_device=true}}'
+FETCHED = 'data.train={use="./data_loaders.py:dataset", args={examples=64}, loader={batch_size=8, workers=1}}'
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
@@ -83,8 +83,8 @@ def waits() -> Iterator[Callable[[], list[str]]]:
 def test_a_steady_iteration_waits_for_nothing(
     trained: Trained, waits: Callable[[], list[str]], data: str, more: tuple[str, ...]
 ) -> None:
-    counts = 'hooks.counts={use="./upsets.py:CountsWaits", phase="first"}'
-    logs = 'hooks.logs={use="./loggers.py:Logs"}'
+    counts = 'hooks.counts={use="./numeric_faults.py:CountsWaits", phase="first"}'
+    logs = 'hooks.logs={use="./logging_hooks.py:Logs"}'
     trained(CUDA, data, *more, counts, logs, "run.max_epochs=1")
     assert waits() == []
 
@@ -94,29 +94,35 @@ def test_a_steady_iteration_waits_for_nothing(
 def test_weights_of_batches_are_not_waited_for(
     trained: Trained, waits: Callable[[], list[str]], masked: list[int], accumulate: int
 ) -> None:
-    counts = 'hooks.counts={use="tests.upsets:CountsWaits", phase="first"}'
+    counts = 'hooks.counts={use="tests.support.numeric_faults:CountsWaits", phase="first"}'
     run = (CUDA, "run.max_iters=8", f"run.accumulate={accumulate}", f"data.train.args.masked={masked}", counts)
     data = ("data.train.loader.batch_size=1", "data.train.loader.on_device=true")
-    trained(*run, *data, "optimizer.args.fused=true", "hooks.log.enabled=false", pipeline=TESTS / "masked.toml")
+    trained(
+        *run,
+        *data,
+        "optimizer.args.fused=true",
+        "hooks.log.enabled=false",
+        pipeline=TESTS / "support" / "language_model.toml",
+    )
     assert waits() == []
 
 
 def test_a_loss_whose_gradients_are_finite_skips_its_step(trained: Trained) -> None:
-    upset = 'task={use="./upsets.py:Upset", args={batches=[2], kind="finite gradient"}}'
+    upset = 'task={use="./numeric_faults.py:Upset", args={batches=[2], kind="finite gradient"}}'
     more = ("optimizer.args.fused=true", "hooks.ema.enabled=false", "hooks.checkpoint.after=[]")
     run_dir = trained(CUDA, ON_DEVICE, upset, 'run.on_nan="skip"', "run.max_epochs=1", *more)
     assert [*logged(run_dir, "skipped_steps").values()] == [1.0]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_soon(trained: Trained) -> None:
-    run_dir = trained(CUDA, ON_DEVICE, 'task={use="./upsets.py:Upset", args={batches=[2]}}', code=1)
+    run_dir = trained(CUDA, ON_DEVICE, 'task={use="./numeric_faults.py:Upset", args={batches=[2]}}', code=1)
     assert "the loss is NaN in iteration 3 (" in reason(run_dir)
 
 
 def test_optimizers_that_decide_by_themselves_decide_alike(new_run: NewRun, train_here: Train) -> None:
-    upset = 'task={use="./upsets.py:Upset", args={batches=[2, 4]}}'
+    upset = 'task={use="./numeric_faults.py:Upset", args={batches=[2, 4]}}'
     run = (CUDA, ON_DEVICE, upset, 'run.on_nan="skip"', "run.deterministic=true", "optimizer.args.fused=true")
-    looks = 'hooks.looks={use="./upsets.py:Looks"}'
+    looks = 'hooks.looks={use="./numeric_faults.py:Looks"}'
     blind = new_run(*run, "hooks.ema.enabled=false", "hooks.checkpoint.after=[]")
     knowing = new_run(*run, "hooks.ema.enabled=false", "hooks.checkpoint.after=[]", looks)
     assert train_here(blind) == train_here(knowing) == 0, reason(blind)
@@ -124,7 +130,7 @@ def test_optimizers_that_decide_by_themselves_decide_alike(new_run: NewRun, trai
 
 
 def test_a_full_memory_is_told_of_with_the_numbers(trained: Trained) -> None:
-    run_dir = trained(CUDA, ON_DEVICE, 'hooks.full={use="./upsets.py:Full", args={kind="cuda"}}', code=1)
+    run_dir = trained(CUDA, ON_DEVICE, 'hooks.full={use="./numeric_faults.py:Full", args={kind="cuda"}}', code=1)
     assert "GPU 0 has a total capacity" in reason(run_dir) and "batch_size = 4 (now 8)" in reason(run_dir)
 
 
@@ -198,16 +204,16 @@ def test_a_group_by_nccl_trains_as_none(strategy: str, precision: str, tmp_path:
     """Its shards are copied from the memory of the GPU, written and read."""
     device = torch.device("cuda", 0)
     inputs = torch.randn(16, 4, device=device)
-    digesting = partial(_Digesting, abandoned=threading.Event())
+    digesting = partial(_ChecksumWriter, abandoned=threading.Event())
     states = []
     for grouped in (False, True):
         torch.manual_seed(1)
         model: nn.Module = Deep().to(device)
         if strategy == "ddp":
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        shares: Parallel = DDP(DistributedSection())
+        shares: SeveralRanksStrategy = DDPStrategy(DistributedSection())
         if strategy == "fsdp":
-            shares = FSDP(DistributedSection(strategy="fsdp"), precision, lambda *text: None)
+            shares = FSDPStrategy(DistributedSection(strategy="fsdp"), precision, lambda *text: None)
         if grouped:
             shares.parallelize(model, [model], device, lambda key: Where("p.toml"))
         optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
@@ -220,7 +226,7 @@ def test_a_group_by_nccl_trains_as_none(strategy: str, precision: str, tmp_path:
             optimizer.zero_grad()
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         if grouped and strategy == "fsdp":
-            copy = HostCopy(shares.host_mesh, reuse=True).of(state)
+            copy = HostCopier(shares.host_mesh).copy(state).state
             assert shares.host_group is not None
             files = write_shards(tmp_path / "shards", copy, shares.host_group, digesting)
             assert files
@@ -233,12 +239,15 @@ def test_a_group_by_nccl_trains_as_none(strategy: str, precision: str, tmp_path:
 
 def test_a_copy_for_a_checkpoint_is_that_of_its_moment() -> None:
     tensor = torch.zeros(64 << 20, device="cuda")
-    copy = HostCopy(reuse=True)
+    copier = HostCopier()
     for k in range(3):
         tensor.fill_(k)
-        copied = copy.of({"tensor": tensor})["tensor"]
+        copied = copier.copy({"tensor": tensor}, waits=k > 1)
         tensor.fill_(-1)
-        assert copied.is_pinned() and bool((copied == k).all())
+        copied.wait()
+        inside = copied.state["tensor"]
+        assert inside.is_pinned() and bool((inside == k).all())
+        copier.give_back(copied)
 
 
 def test_a_failed_lock_of_memory_is_not_blamed_on_the_next_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +274,9 @@ def test_a_failed_lock_of_memory_is_not_blamed_on_the_next_kernel(monkeypatch: p
 
 def test_what_an_offloaded_hook_computes_late_is_what_is_shown(trained: Trained) -> None:
     """Its image and its histogram are computed on a stream of its own, behind other work."""
-    run_dir = trained(CUDA, ON_DEVICE, 'hooks.late={use="./loggers.py:LogsLate", offload=true}', "run.max_epochs=1")
+    run_dir = trained(
+        CUDA, ON_DEVICE, 'hooks.late={use="./logging_hooks.py:LogsLate", offload=true}', "run.max_epochs=1"
+    )
     histograms = [record["edges"] for record in records(run_dir, "histogram")]
     assert len(histograms) == 8
     assert all(edges[0] <= 1 <= edges[-1] and edges[0] > 0 for edges in histograms)  # type: ignore[index]
@@ -273,7 +284,9 @@ def test_what_an_offloaded_hook_computes_late_is_what_is_shown(trained: Trained)
 
 def test_an_offloaded_hook_may_keep_what_it_is_given(trained: Trained) -> None:
     """Its memory is not used again while the stream of the hook still reads it."""
-    run_dir = trained(CUDA, ON_DEVICE, 'hooks.keeps={use="./loggers.py:KeepsBatch", offload=true}', "run.max_epochs=4")
+    run_dir = trained(
+        CUDA, ON_DEVICE, 'hooks.keeps={use="./logging_hooks.py:KeepsBatch", offload=true}', "run.max_epochs=4"
+    )
     values = logged(run_dir, "kept")
     assert values
     assert set(values.values()) == {0.0}

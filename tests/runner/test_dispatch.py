@@ -17,11 +17,19 @@ from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS, Point
 from hookflow.runner.dispatch import dispatcher
 from hookflow.runner.dispatch import engine as engine_module
-from hookflow.runner.dispatch.dispatcher import Dispatcher, Here
-from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.dispatch.dispatcher import CurrentHook, Dispatcher
+from hookflow.runner.dispatch.engine import DispatchEngine
 from hookflow.runner.dispatch.triggers import make_triggers
 from hookflow.runner.logging import timing
-from hookflow.runner.logging.timing import CHUNK, FORWARD, ITERATION, Books, Rows, Timeline, bins_of
+from hookflow.runner.logging.timing import (
+    CHUNK_ROWS,
+    FORWARD,
+    ITERATION,
+    RowBuffer,
+    Timeline,
+    TimingAggregator,
+    compute_bins,
+)
 from hookflow.runner.process.state import RunState
 
 OWN = ("mine", "before_work", "after_work")
@@ -39,19 +47,19 @@ class Bench:
     ) -> None:
         planned = tuple(PlannedHook(name, "", {}, "normal", "", "", on_error.get(name, "raise")) for name in hooks)
         made = tuple(
-            Binding(k, hook, point, self._method(hooks[hook], point, half), half, takes, Trigger(), "normal")  # type: ignore[arg-type]
+            Binding(hook, point, self._method(hooks[hook], point, half), half, takes, Trigger(), "normal", id=k)  # type: ignore[arg-type]
             for k, (hook, point, half, takes) in enumerate(bindings)
         )
         own = tuple(Point(name, 4, ("run",), "firing", "", "own", "after_backward") for name in OWN)
-        here = Here()
+        here = CurrentHook()
         self.now = here.ids
         self.now[0] = NOWHERE
         self.timeline = Timeline(timing.perf_counter)
-        self.books = Books(len(made), self.timeline)
+        self.books = TimingAggregator(len(made), self.timeline)
         self.reported: list[tuple[str, str, str]] = []
         plan = Plan("p", planned, made, (), own)
         self.dispatcher = Dispatcher(plan, self.books, here, self._report)
-        self.engine = Engine(plan, hooks, {}, RunState(), self.dispatcher)
+        self.engine = DispatchEngine(plan, hooks, {}, RunState(), self.dispatcher)
         self.engine.bind(object())
         self.fire, self.unwind = self.engine.fire, self.engine.unwind
 
@@ -186,7 +194,7 @@ BEFORE = ("before_train_iter", "after_forward", "before_backward", "after_backwa
 AFTER = ("after_optimizer_step", "after_train_iter")
 
 amounts = st.none() | st.sampled_from(["1", "3", "5it", "1ep", "25%"])
-triggers = st.builds(Trigger, every=amounts, since=amounts, until=amounts)
+triggers = st.builds(Trigger.parse, every=amounts, since=amounts, until=amounts)
 hooks = st.fixed_dictionaries(
     {
         "point": st.sampled_from([*BEFORE, *AFTER]),
@@ -228,17 +236,17 @@ def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
         PlannedHook(name, "", {}, "normal", "", "", hook["on_error"]) for name, hook in zip(names, said, strict=True)
     )
     bindings = tuple(
-        Binding(k, name, hook["point"], "", "whole", hook["takes"], hook["trigger"], "normal")
+        Binding(name, hook["point"], "", "whole", hook["takes"], hook["trigger"], "normal", id=k)
         for k, (name, hook) in enumerate(zip(names, said, strict=True))
     )
     plan = Plan("p", planned, bindings, ())
-    books = Books(len(bindings), timeline)
-    here = Here()
+    books = TimingAggregator(len(bindings), timeline)
+    here = CurrentHook()
 
     def report(binding: Binding, error: BaseException, action: str, it: int | None) -> None:
         reported.append((binding.hook, str(error), action, list(error.__notes__)))
 
-    engine = Engine(
+    engine = DispatchEngine(
         plan,
         {name: Recording(name, hook, state, notes).method for name, hook in zip(names, said, strict=True)},
         make_triggers(plan, state, lambda binding: lambda: True, {}),
@@ -281,18 +289,18 @@ def test_it_does_what_the_readable_one_does(said: list[dict[str, Any]]) -> None:
 
 
 def test_rows_are_read_whole_and_in_order_and_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = Rows(2)
+    rows = RowBuffer(2)
     taken: list[float] = []
-    for k in range(3 * CHUNK + 5):
+    for k in range(3 * CHUNK_ROWS + 5):
         rows.put(k, -k)
         if k % 1000 == 0:
             taken += rows.take()[:, 0].tolist()
     taken += rows.take()[:, 0].tolist()
-    assert taken == [*range(3 * CHUNK + 5)]
+    assert taken == [*range(3 * CHUNK_ROWS + 5)]
     assert not len(rows.take())
-    monkeypatch.setattr(timing, "CHUNK", 4)
-    monkeypatch.setattr(timing, "KEPT", 2)
-    rows = Rows(1)
+    monkeypatch.setattr(timing, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(timing, "MAX_CHUNKS", 2)
+    rows = RowBuffer(1)
     for k in range(100):
         rows.put(k)
     assert rows.take()[:, 0].tolist() == [*range(96, 100)], "the newest"
@@ -300,7 +308,7 @@ def test_rows_are_read_whole_and_in_order_and_take_a_bounded_memory(monkeypatch:
 
 @given(st.lists(st.integers(0, 2**50), min_size=1, max_size=50))
 def test_the_bins_of_many_are_those_of_each(ns: list[int]) -> None:
-    assert bins_of(np.array(ns, dtype=np.int64)).tolist() == [bin_of(each) for each in ns]
+    assert compute_bins(np.array(ns, dtype=np.int64)).tolist() == [bin_of(each) for each in ns]
 
 
 class Clock:

@@ -18,12 +18,12 @@ from hookflow.hooks.checkpoint_files import _Metadata, read_weights
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.builder.build import choose_strategy, with_sync_batch_norm
-from hookflow.runner.builder.selectors import unmatched_units
 from hookflow.runner.data.loader_parts import BatchSharding
-from hookflow.runner.distributed.consensus import Consensus
+from hookflow.runner.distributed.consensus import RankConsensus
 from hookflow.runner.distributed.fsdp import repeated_block, split_layers, units_of
-from hookflow.runner.distributed.parallel import OWN, full_state, in_buckets, local_state
-from hookflow.runner.distributed.rendezvous import Ranks, backend_of, device_of, ranks_of_data
+from hookflow.runner.distributed.parallel import full_state, in_buckets, local_state
+from hookflow.runner.distributed.rendezvous import RankLayout, backend_of, device_of, ranks_of_data
+from hookflow.runner.model.selectors import unmatched_units
 from tests.conftest import TOY
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
@@ -36,20 +36,20 @@ def here(key: str) -> Where:
 @pytest.mark.parametrize(
     ("gpus", "wanted", "ranks", "expected"),
     [
-        (2, "auto", Ranks(3, 4, local=1), GPU),
-        (2, "cuda", Ranks(3, 4, local=1), GPU),
-        (2, "cuda", Ranks(2, 4, local=2), "this is process 3 on a machine with 2 GPUs"),
-        (2, "cuda:1", Ranks(0, 2), '"cuda:1" is one GPU, and there are 2 processes'),
-        (2, "cuda:1, by gloo", Ranks(0, 2), GPU),
-        (2, "cuda:1", Ranks(), GPU),
-        (2, "cuda:2", Ranks(), 'p.toml:1:1: run.device = "cuda:2", but there is no such device here'),
-        (2, "cpu", Ranks(1, 2, local=1), CPU),
-        (0, "auto", Ranks(1, 2, local=1), CPU),
-        (0, "cuda", Ranks(1, 2, local=1), "there is no such device here"),
+        (2, "auto", RankLayout(3, 4, local=1), GPU),
+        (2, "cuda", RankLayout(3, 4, local=1), GPU),
+        (2, "cuda", RankLayout(2, 4, local=2), "this is process 3 on a machine with 2 GPUs"),
+        (2, "cuda:1", RankLayout(0, 2), '"cuda:1" is one GPU, and there are 2 processes'),
+        (2, "cuda:1, by gloo", RankLayout(0, 2), GPU),
+        (2, "cuda:1", RankLayout(), GPU),
+        (2, "cuda:2", RankLayout(), 'p.toml:1:1: run.device = "cuda:2", but there is no such device here'),
+        (2, "cpu", RankLayout(1, 2, local=1), CPU),
+        (0, "auto", RankLayout(1, 2, local=1), CPU),
+        (0, "cuda", RankLayout(1, 2, local=1), "there is no such device here"),
     ],
 )
 def test_each_rank_has_the_gpu_of_its_number_on_its_machine(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, wanted: str, ranks: Ranks, expected: torch.device | str
+    monkeypatch: pytest.MonkeyPatch, gpus: int, wanted: str, ranks: RankLayout, expected: torch.device | str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
@@ -68,11 +68,11 @@ class OnGpu(torch.Tensor):
         return self.as_subclass(torch.Tensor)
 
 
-class Meeting(Consensus):
+class Meeting(RankConsensus):
     """One of two ranks, which are threads of this process."""
 
     def __init__(self, rank: int, barrier: Barrier, sent: dict[int, Any]) -> None:
-        self.ranks = Ranks(rank, 2)
+        self.ranks = RankLayout(rank, 2)
         self.barrier, self.sent = barrier, sent
 
     def all_gather_object(self, mine: Any) -> list[Any]:
@@ -91,16 +91,17 @@ def test_each_rank_keeps_what_it_has_of_its_own_in_the_host_s_memory() -> None:
         {"log": OrderedDict(total=[window.roll(rank).as_subclass(OnGpu)]), "ema": {"average": torch.ones(())}}
         for rank in range(2)
     ]
-    own: dict[str, Any] = {key: {} for key in OWN} | {"gradients": {"optimizer": [window.as_subclass(OnGpu), None]}}
+    own: dict[str, Any] = {"gradients": {"optimizer": [window.as_subclass(OnGpu), None]}}
     barrier, sent = Barrier(2), dict[int, Any]()
 
     def saved(rank: int) -> dict[str, Any]:
-        return full_state({**own, "hooks": hooks[rank]}, Meeting(rank, barrier, sent))
+        return full_state({**own, "hooks": hooks[rank]}, Meeting(rank, barrier, sent), ["gradients"], ["hooks"])
 
     with ThreadPoolExecutor(2) as pool:
         state, _ = pool.map(saved, range(2))
     for rank in range(2):
-        assert torch.equal(local_state(state, Ranks(rank, 2))["hooks"]["log"]["total"][0], window.roll(rank))
+        restored = local_state(state, RankLayout(rank, 2), ["hooks"])
+        assert torch.equal(restored["hooks"]["log"]["total"][0], window.roll(rank))
     (other,) = state["ranks"]
     assert list(other["hooks"]) == ["log"]
     assert type(other["hooks"]["log"]) is OrderedDict
@@ -113,7 +114,7 @@ def test_each_rank_keeps_what_it_has_of_its_own_in_the_host_s_memory() -> None:
 def test_a_sum_is_taken_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     reduced: list[torch.Tensor] = []
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: reduced.append(tensor))
-    strategy = choose_strategy(DistributedSection(), Ranks(0, 2), "fp32", here, print, own_steps=False)
+    strategy = choose_strategy(DistributedSection(), RankLayout(0, 2), "fp32", here, print, own_steps=False)
     for value in (torch.ones(2), 1.0):  # nccl refuses what lies in the host's memory
         assert strategy.all_reduce(value, torch.device("meta")).device.type == "meta"
     assert all(tensor.is_meta for tensor in reduced)
@@ -131,11 +132,11 @@ def test_keys_are_for_their_strategy_and_shares_have_an_example() -> None:
 
 def test_layers_are_split_over_neighbours_that_have_the_same_share_of_a_batch() -> None:
     section = DistributedSection(strategy="fsdp", parallelize="./net.py:split", tensor_parallel=2)
-    shares = [ranks_of_data(section, Ranks(rank, 4), here) for rank in range(4)]
+    shares = [ranks_of_data(section, RankLayout(rank, 4), here) for rank in range(4)]
     assert [(share.rank, share.world) for share in shares] == [(0, 2), (0, 2), (1, 2), (1, 2)]
-    assert ranks_of_data(section, Ranks(), here) == Ranks(), "one process ignores it"
+    assert ranks_of_data(section, RankLayout(), here) == RankLayout(), "one process ignores it"
     with pytest.raises(UserError, match="3 ranks cannot be divided into groups of 2"):
-        ranks_of_data(section, Ranks(0, 3), here)
+        ranks_of_data(section, RankLayout(0, 3), here)
     for wrong, expected in (
         ({"parallelize": "./net.py:split"}, "need one another"),
         ({"tensor_parallel": 2}, "need one another"),

@@ -19,9 +19,9 @@ from hookflow.pipeline.source_map import SourceMap
 from hookflow.runner.data.batches import BatchSizes, OverLoader
 from hookflow.runner.data.loader_parts import loader_parts
 from hookflow.runner.data.source import Source, as_source, close
-from hookflow.runner.loop.evaluation import Means
-from tests.conftest import TESTS
-from tests.loaders import context
+from hookflow.runner.loop.evaluation import WeightedMeans
+from tests.conftest import TOY
+from tests.support.data_loaders import context
 
 HERE = Where("test")
 
@@ -89,7 +89,7 @@ def made(data: Any, split: str = "val", rank: int = 0, world: int = 1, say: Any 
     settings = context(rank=rank, world=world, say=say or (lambda text, level: None))
     key = f"data.{split}.loader"
     training = split == "train"
-    parts = loader_parts(described, key, SourceMap("test"), TESTS, settings, public=described, training=training)
+    parts = loader_parts(described, key, SourceMap("test"), TOY.parent, settings, public=described, training=training)
     return as_source(data, HERE, settings, parts, evaluates=not training)
 
 
@@ -109,11 +109,11 @@ def mean_over(ranks: list[list[Any]]) -> float:
     """Return the mean of a validation over ranks, each with batches of its own, as the runner computes it."""
     shares = []
     for batches in ranks:
-        means = Means(exact=True)
+        means = WeightedMeans(exact=True)
         for values in batches:
             means.add({"loss": torch.tensor(values).mean()}, len(values))
         means.over_ranks(lambda mine: [shares.append(mine) or mine])
-    return Means(exact=True).over_ranks(lambda mine: shares)["loss"]
+    return WeightedMeans(exact=True).over_ranks(lambda mine: shares)["loss"]
 
 
 def assert_each_once(ranks: list[list[Any]], examples: int) -> None:
@@ -126,7 +126,7 @@ def assert_each_once(ranks: list[list[Any]], examples: int) -> None:
 KINDS = {
     "by index": (Values, {}),
     "on the device": (Values, {"on_device": True}),
-    "by a sampler": (Values, {"sampler": "./loaders.py:backwards"}),
+    "by a sampler": (Values, {"sampler": "./data_loaders.py:backwards"}),
     "a stream": (Stream, {}),
 }
 
@@ -231,7 +231,7 @@ def split_among_workers(worker: int) -> None:
 
 
 def test_a_function_that_begins_a_worker_gets_the_user_s_own_dataset() -> None:
-    begins = "./runner/test_each_example_once.py:split_among_workers"
+    begins = "../runner/test_each_example_once.py:split_among_workers"
     assert_each_once([batches_of(made(Range(23), "val", workers=2, worker_init_fn=begins))], 23)
 
 
@@ -269,7 +269,7 @@ def own_share(data: Any, rank: int, world: int, **keys: Any) -> Source:
         return as_source(data, HERE, settings, shards_itself=True, evaluates=True)
     described = LoaderSection.model_validate({"batch_size": 4, **keys})
     place = SourceMap("test")
-    parts = loader_parts(described, "data.val.loader", place, TESTS, settings, public=described, training=False)
+    parts = loader_parts(described, "data.val.loader", place, TOY.parent, settings, public=described, training=False)
     return as_source(data, HERE, settings, parts, shards_itself=True, evaluates=True)
 
 

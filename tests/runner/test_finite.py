@@ -12,24 +12,24 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoints, newest_good
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from hookflow.runner.loop.finite import Losses, advice, why_the_host_looks
+from hookflow.runner.iteration.finite import LossCheck, advice, host_sync_reason
 from hookflow.runner.loop.sanity import _copied, unchanged
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records, strikes
 from tests.runner.same import assert_same, assert_same_end, curve, final_state, logged
-from tests.sanity import Meter
-from tests.toy import Net
+from tests.support.sanity_checks import Meter
+from tests.support.toy import Net
 
 ONE_EPOCH = "run.max_epochs=1"
-LOOKS = 'hooks.looks={use="./upsets.py:Looks"}'
+LOOKS = 'hooks.looks={use="./numeric_faults.py:Looks"}'
 FUSED = "optimizer.args.fused=true"
 
 
 def upset(*batches: int, kind: str = "loss") -> str:
-    return f'task={{use="./upsets.py:Upset", args={{batches={list(batches)}, kind="{kind}"}}}}'
+    return f'task={{use="./numeric_faults.py:Upset", args={{batches={list(batches)}, kind="{kind}"}}}}'
 
 
 def test_the_diagnosis_leaves_no_trace(trained: Trained) -> None:
-    compares = 'hooks.compares={use="./upsets.py:Compares"}'
+    compares = 'hooks.compares={use="./numeric_faults.py:Compares"}'
     run_dir = trained(ONE_EPOCH, upset(3), compares, "run.accumulate=2", code=1)
     assert "Gradients that are not finite" in reason(run_dir)
     assert "16 tensors: the same" in messages(run_dir), "6 gradients of the first batch among them"
@@ -46,9 +46,9 @@ def test_the_advice_fits_the_run_and_who_makes_the_host_look_is_named() -> None:
     plan = compile_pipeline(load(TOY))
     alone = compile_pipeline(load(TOY, ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]")))
     plain, fused = torch.optim.SGD(weights, lr=1.0), torch.optim.SGD(weights, lr=1.0, fused=True)
-    assert "fused = true" in why_the_host_looks(alone, {"optimizer": plain})
-    assert '"ema"' in why_the_host_looks(plan, {"optimizer": fused})
-    assert why_the_host_looks(alone, {"optimizer": fused}) == ""
+    assert "fused = true" in host_sync_reason(alone, {"optimizer": plain})
+    assert '"ema"' in host_sync_reason(plan, {"optimizer": fused})
+    assert host_sync_reason(alone, {"optimizer": fused}) == ""
 
 
 def test_nobody_looks_where_it_is_ignored(trained: Trained) -> None:
@@ -72,7 +72,7 @@ def test_a_step_from_what_is_not_finite_is_left_out(trained: Trained, kind: str)
     ]
 
 
-SAYS_SKIPPED = 'hooks.says={use="./upsets.py:SaysSkipped"}'
+SAYS_SKIPPED = 'hooks.says={use="./numeric_faults.py:SaysSkipped"}'
 NO_HOOKS = ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]")
 
 
@@ -82,7 +82,7 @@ NO_HOOKS = ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]")
 def test_a_loss_that_is_not_finite_decides_whatever_its_gradients_are(
     trained: Trained, precision: str, accumulate: int, waits: bool
 ) -> None:
-    more = () if waits else (FUSED, 'hooks.unwaiting={use="./upsets.py:Unwaiting"}', *NO_HOOKS)
+    more = () if waits else (FUSED, 'hooks.unwaiting={use="./numeric_faults.py:Unwaiting"}', *NO_HOOKS)
     run_dir = trained(
         ONE_EPOCH,
         upset(2, kind="finite gradient"),
@@ -108,7 +108,7 @@ def test_a_loss_whose_gradients_wait_for_their_step_is_not_forgotten(trained: Tr
 
 
 @pytest.mark.parametrize(
-    "more", [(), (FUSED, 'hooks.unwaiting={use="./upsets.py:Unwaiting"}', "hooks.ema.enabled=false")]
+    "more", [(), (FUSED, 'hooks.unwaiting={use="./numeric_faults.py:Unwaiting"}', "hooks.ema.enabled=false")]
 )
 def test_too_many_skipped_steps_in_a_row_end_the_run(trained: Trained, more: tuple[str, ...]) -> None:
     after = ("hooks.checkpoint.after=[]",) if more else ()
@@ -120,7 +120,7 @@ def test_too_many_skipped_steps_in_a_row_end_the_run(trained: Trained, more: tup
 
 @pytest.mark.parametrize("on_nan", ["skip", "ignore"])
 def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(trained: Trained, on_nan: str) -> None:
-    poisons = 'hooks.poisons={use="./upsets.py:Poisons", args={at=7}}'
+    poisons = 'hooks.poisons={use="./numeric_faults.py:Poisons", args={at=7}}'
     run_dir = trained("run.max_epochs=2", f'run.on_nan="{on_nan}"', poisons, "hooks.checkpoint.args={}")
     store = CheckpointStore(run_dir.checkpoints)
     broken = [line for line in messages(run_dir) if line.startswith("the weights are not finite")]
@@ -148,16 +148,18 @@ def test_a_group_of_batches_is_left_out_as_a_whole_and_a_skip_of_a_hook_is_seen_
     run_dir = trained(ONE_EPOCH, upset(2), 'run.on_nan="skip"', LOOKS, *accumulate, *off)
     ends = [line.split(" weights")[0].split()[-1] for line in messages(run_dir) if "weights" in line]
     assert ends == ["skipped=False", "skipped=True", "skipped=False"]
-    run_dir = trained(ONE_EPOCH, LOOKS, 'hooks.skips={use="./steerers.py:Skips"}')
+    run_dir = trained(ONE_EPOCH, LOOKS, 'hooks.skips={use="./control_hooks.py:Skips"}')
     lines = [line.partition(": ")[2] for line in messages(run_dir) if "weights" in line]
     assert len(lines) == 5 and len({*lines}) == 1 and " skipped=True weights=" in lines[0]
 
 
 @pytest.mark.parametrize("task", ["UpsetAdversarial", "SoftlyUpsetAdversarial"])
 def test_of_several_optimizers_the_one_alone_is_left_out(trained: Trained, task: str) -> None:
-    gan = (TESTS / "gan.toml").read_text()
+    gan = (TESTS / "support" / "gan.toml").read_text()
     toy = TOY.read_text()
-    run_dir = trained("run.max_epochs=1", 'run.on_nan="skip"', LOOKS, f'task.use="./upsets.py:{task}"', swap=(toy, gan))
+    run_dir = trained(
+        "run.max_epochs=1", 'run.on_nan="skip"', LOOKS, f'task.use="./numeric_faults.py:{task}"', swap=(toy, gan)
+    )
     seen = [line.split(" weights")[0] for line in messages(run_dir) if "weights" in line]
     assert seen[:3] == [
         "1: in taken out skipped=False",
@@ -179,7 +181,8 @@ class Slow:
 
 def test_what_is_behind_a_checkpoint_is_certain(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is so slow that nothing is known of a loss until somebody waits: a save does."""
-    from hookflow.runner.loop import finite, trainer
+    from hookflow.runner.iteration import finite
+    from hookflow.runner.loop import trainer
 
     send = finite.AsyncScalarCopy.send
 
@@ -189,7 +192,7 @@ def test_what_is_behind_a_checkpoint_is_certain(trained: Trained, monkeypatch: p
         self._under_way.append((copy, Slow(), mark))  # type: ignore[arg-type]
 
     monkeypatch.setattr(finite.AsyncScalarCopy, "send", send_slowly)
-    monkeypatch.setattr(trainer, "Losses", lambda device, state, explain: Losses(torch.device("cuda"), state))
+    monkeypatch.setattr(trainer, "LossCheck", lambda device, state, explain: LossCheck(torch.device("cuda"), state))
     run_dir = trained(upset(2), "hooks.clip.enabled=false", code=1)
     assert "iteration 3 (" in reason(run_dir)
     assert not CheckpointStore(run_dir.checkpoints).names(), "the first would have been saved at the end of the epoch"
@@ -222,8 +225,8 @@ def test_a_resumed_run_counts_on(resumes_alike: NewRun) -> None:
     ],
 )
 def test_a_loss_that_is_not_finite_ends_the_run_with_its_cause(trained: Trained, kind: str, said: list[str]) -> None:
-    tells = 'hooks.tells={use="./watchers.py:tells", points=["on_exception"]}'
-    asks = 'hooks.asks={use="./watchers.py:Asks", args={point="after_train_iter"}}'
+    tells = 'hooks.tells={use="./common_hooks.py:tells", points=["on_exception"]}'
+    asks = 'hooks.asks={use="./common_hooks.py:Asks", args={point="after_train_iter"}}'
     run_dir = trained(ONE_EPOCH, upset(2, kind=kind), tells, asks, code=1)
     text = reason(run_dir)
     saved = "The batch is saved as nonfinite-batch-it3.pt in the run directory."
@@ -244,14 +247,14 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_cause(trained: Trained,
 @pytest.mark.parametrize(
     ("hook", "said"),
     [
-        ('use="./upsets.py:SpoilsLoss", points=["after_forward"]', 'The hook "spoils" turns it into'),
-        ('use="./upsets.py:SpoilsLoss", points=["before_backward"]', 'The hook "spoils" turns it into'),
-        ('use="./upsets.py:SpoilsOutput", modules=["head"]', 'is not finite. The hooks there: "spoils".'),
-        ('use="./upsets.py:SpoilsBatch"', "Hooks that had this batch before the model: spoils."),
+        ('use="./numeric_faults.py:SpoilsLoss", points=["after_forward"]', 'The hook "spoils" turns it into'),
+        ('use="./numeric_faults.py:SpoilsLoss", points=["before_backward"]', 'The hook "spoils" turns it into'),
+        ('use="./numeric_faults.py:SpoilsOutput", modules=["head"]', 'is not finite. The hooks there: "spoils".'),
+        ('use="./numeric_faults.py:SpoilsBatch"', "Hooks that had this batch before the model: spoils."),
     ],
 )
 def test_a_hook_that_makes_the_loss_not_finite_is_named(trained: Trained, hook: str, said: str) -> None:
-    compares = 'hooks.compares={use="./upsets.py:Compares"}'
+    compares = 'hooks.compares={use="./numeric_faults.py:Compares"}'
     run_dir = trained(ONE_EPOCH, f"hooks.spoils={{{hook}}}", compares, code=1)
     assert said in reason(run_dir)
     assert "random numbers" not in reason(run_dir) and "The diagnosis raised" not in reason(run_dir)
@@ -261,7 +264,7 @@ def test_a_hook_that_makes_the_loss_not_finite_is_named(trained: Trained, hook: 
 
 def test_optimizers_that_decide_by_themselves_decide_alike_and_the_iteration_knows(trained: Trained) -> None:
     plain = ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]", upset(2, 4), 'run.on_nan="skip"', FUSED, LOOKS)
-    knowing, blind = trained(*plain), trained(*plain, 'hooks.unwaiting={use="./upsets.py:Unwaiting"}')
+    knowing, blind = trained(*plain), trained(*plain, 'hooks.unwaiting={use="./numeric_faults.py:Unwaiting"}')
     for part in ("model", "optimizer"):
         assert_same(final_state(knowing)[part], final_state(blind)[part])
     for run_dir in (knowing, blind):
@@ -270,8 +273,12 @@ def test_optimizers_that_decide_by_themselves_decide_alike_and_the_iteration_kno
         assert left_out[:5] == [False, False, True, False, True]
 
 
-TRACKS = ('task.use="tests.sanity:Tracks"', 'model.use="tests.sanity:Leaves"', 'hooks.counts.use="tests.sanity:Counts"')
-VAL = 'data.val={use="./loaders.py:%s", args={examples=40}, loader={batch_size=8, workers=%d}}'
+TRACKS = (
+    'task.use="tests.support.sanity_checks:Tracks"',
+    'model.use="tests.support.sanity_checks:Leaves"',
+    'hooks.counts.use="tests.support.sanity_checks:Counts"',
+)
+VAL = 'data.val={use="./data_loaders.py:%s", args={examples=40}, loader={batch_size=8, workers=%d}}'
 
 
 @pytest.mark.parametrize(
@@ -280,13 +287,13 @@ VAL = 'data.val={use="./loaders.py:%s", args={examples=40}, loader={batch_size=8
         pytest.param((), id="the toy pipeline"),
         pytest.param((VAL % ("Clouds", 0),), id="a loader"),
         pytest.param((VAL % ("Clouds", 1),), id="a worker"),
-        pytest.param(('data.val={use="tests.sanity:validates"}',), id="batches"),
+        pytest.param(('data.val={use="tests.support.sanity_checks:validates"}',), id="batches"),
         pytest.param((VAL % ("NumbersWithPlace", 0),), id="a stream that keeps its place"),
         pytest.param((VAL % ("Numbers", 2),), id="a stream with workers"),
-        pytest.param(('data.val={use="./loaders.py:stateful_loader"}',), id="a stateful loader"),
+        pytest.param(('data.val={use="./data_loaders.py:stateful_loader"}',), id="a stateful loader"),
         pytest.param((VAL % ("Clouds", 0), "run.limit_val=3"), id="limited"),
         pytest.param((*TRACKS,), id="a task and a network with states of their own"),
-        pytest.param((*TRACKS, 'data.val={use="tests.sanity:validates"}'), id="both"),
+        pytest.param((*TRACKS, 'data.val={use="tests.support.sanity_checks:validates"}'), id="both"),
         pytest.param(("run.accumulate=2", 'run.precision="bf16"'), id="bf16, accumulated"),
         pytest.param(('run.on_nan="skip"', "run.max_epochs=2", "run.val_every='4it'"), id="iterations"),
     ],
@@ -312,7 +319,10 @@ PLATEAU = 'hooks.plateau={use="scheduler", args={chain=[{use="ReduceLROnPlateau"
         ("checkpoint", ['hooks.checkpoint.args.monitor={accuracy1="max"}']),
         ("plateau", [PLATEAU, "hooks.schedule.enabled=false"]),
         ("log", ['hooks.log.when="metrics.accuracy1 > 1"']),
-        ("reads", ['hooks.reads={use="tests.sanity:Reads", args={monitors=0}, reads=["metrics.accuracy1"]}']),
+        (
+            "reads",
+            ['hooks.reads={use="tests.support.sanity_checks:Reads", args={monitors={}}, reads=["metrics.accuracy1"]}'],
+        ),
         ("checkpoint", ['hooks.early_stop.args.monitor="mae"', 'hooks.checkpoint.args.monitor="accuracy1"']),
     ],
 )
@@ -330,19 +340,21 @@ def test_a_metric_that_is_not_there_costs_no_iteration(trained: Trained, hook: s
     assert "--set" in text, "the place where it was written"
 
 
-@pytest.mark.parametrize(("monitors", "code"), [('"accuracy"', 0), ('["loss"]', 0), ("3", 0), ('["los"]', 2)])
+@pytest.mark.parametrize(("monitors", "code"), [('{accuracy="max"}', 0), ("{}", 0), ('{los="min"}', 2)])
 def test_a_hook_of_ones_own_may_say_what_it_reads(trained: Trained, monitors: str, code: int) -> None:
-    trained(f'hooks.reads={{use="tests.sanity:Reads", args={{monitors={monitors}}}}}', code=code)
+    trained(f'hooks.reads={{use="tests.support.sanity_checks:Reads", args={{monitors={monitors}}}}}', code=code)
 
 
 @pytest.mark.parametrize(
     ("hook", "unsure"),
     [
-        pytest.param('use="tests.sanity:Counts"', True, id="under a name that is computed"),
-        pytest.param('use="tests.sanity:Counts", writes=["metrics.calls"]', False, id="declared in the file"),
-        pytest.param('use="tests.sanity:Sets"', False, id="in an argument"),
-        pytest.param('use="tests.sanity:SetsOfTheRun"', False, id="in run.metrics"),
-        pytest.param('use="tests.sanity:sets", points=["after_val_epoch"]', False, id="by a function"),
+        pytest.param('use="tests.support.sanity_checks:Counts"', True, id="under a name that is computed"),
+        pytest.param(
+            'use="tests.support.sanity_checks:Counts", writes=["metrics.calls"]', False, id="declared in the file"
+        ),
+        pytest.param('use="tests.support.sanity_checks:Sets"', False, id="in an argument"),
+        pytest.param('use="tests.support.sanity_checks:SetsOfTheRun"', False, id="in run.metrics"),
+        pytest.param('use="tests.support.sanity_checks:sets", points=["after_val_epoch"]', False, id="by a function"),
     ],
 )
 def test_a_metric_of_a_hook_is_known_by_declaration_or_source(trained: Trained, hook: str, unsure: bool) -> None:
@@ -353,7 +365,7 @@ def test_a_metric_of_a_hook_is_known_by_declaration_or_source(trained: Trained, 
 
 
 def test_an_evaluation_that_raises_costs_no_iteration(trained: Trained) -> None:
-    run_dir = trained('task.use="tests.sanity:Raises"', code=1)
+    run_dir = trained('task.use="tests.support.sanity_checks:Raises"', code=1)
     (end,) = records(run_dir, "end")
     message = "in the sanity check over the validation: 'logits'"
     assert (end["it"], end["reason"]) == (0, f"KeyError: {message}")
@@ -363,16 +375,18 @@ def test_an_evaluation_that_raises_costs_no_iteration(trained: Trained) -> None:
 
 
 def test_a_hook_that_prepares_the_validation_makes_an_error_a_warning(trained: Trained) -> None:
-    counts = 'hooks.counts.use="tests.sanity:Counts"'
-    run_dir = trained('task.use="tests.sanity:Raises"', counts, code=1)
+    counts = 'hooks.counts.use="tests.support.sanity_checks:Counts"'
+    run_dir = trained('task.use="tests.support.sanity_checks:Raises"', counts, code=1)
     assert records(run_dir, "end")[0]["it"] == 5, "the validation itself raises, too"
     assert any("the hooks counts were not called in it" in text for text in messages(run_dir))
-    declared = trained('task.use="tests.sanity:Raises"', counts, 'hooks.counts.writes=["metrics.calls"]', code=1)
+    declared = trained(
+        'task.use="tests.support.sanity_checks:Raises"', counts, 'hooks.counts.writes=["metrics.calls"]', code=1
+    )
     assert records(declared, "end")[0]["it"] == 0, "one that writes metrics alone prepares nothing"
 
 
 def test_a_task_that_cannot_be_copied_is_trained_without(trained: Trained) -> None:
-    run_dir = trained('task.use="tests.sanity:Locked"', "run.max_epochs=1")
+    run_dir = trained('task.use="tests.support.sanity_checks:Locked"', "run.max_epochs=1")
     assert any("is left out: the task cannot be copied (cannot pickle" in text for text in messages(run_dir))
 
 

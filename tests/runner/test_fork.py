@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from hookflow.api.recorded import RecordedRun
-from hookflow.cli import evaluate
 from hookflow.cli.resume import Changes
 from hookflow.cli.run import forked
 from hookflow.errors import UserError
@@ -18,11 +17,12 @@ from hookflow.events.rundir import RunDir, all_runs
 from hookflow.runner.checkpoint.manifest import EXCEPTION, list_checkpoints
 from hookflow.runner.checkpoint.store import read
 from hookflow.runner.process import launch
+from hookflow.service import checkpoints
 from tests.conftest import NewRun, Train, Trained, messages, reason, records, strikes
 from tests.monitor.conftest import read as read_log
-from tests.processes import Training
 from tests.runner.same import assert_same, curve, final_state, logged
-from tests.toy import Net
+from tests.support.processes import Training
+from tests.support.toy import Net
 
 KEEPS = ('hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]', "hooks.checkpoint.args.keep=99")
 LR = 'hooks.lr={use="lr_monitor"}'
@@ -32,8 +32,11 @@ WARM = (
     "args={gamma=0.9}}]}}"
 )
 PLAIN = "hooks.schedule.enabled=false"
-LOADED = 'data.train={use="./loaders.py:dataset", args={examples=40}, loader={batch_size=8, shuffle=true}}'
-BUCKETS = 'data.train={use="./loaders.py:dataset", args={examples=40}, loader={batch_sampler="./loaders.py:Buckets"}}'
+LOADED = 'data.train={use="./data_loaders.py:dataset", args={examples=40}, loader={batch_size=8, shuffle=true}}'
+BUCKETS = (
+    'data.train={use="./data_loaders.py:dataset", args={examples=40}, '
+    'loader={batch_sampler="./data_loaders.py:Buckets"}}'
+)
 Fork = Callable[..., RunDir]
 
 
@@ -59,7 +62,7 @@ def rates(run_dir: RunDir) -> dict[int, float]:
         pytest.param((), id="a source"),
         pytest.param((LOADED, COSINE, "run.accumulate=2"), id="a dataset, accumulated, scheduled"),
         pytest.param((BUCKETS,), id="batches of any size"),
-        pytest.param(('data.train={use="./loaders.py:Numbers", loader={batch_size=8}}',), id="a stream"),
+        pytest.param(('data.train={use="./data_loaders.py:Numbers", loader={batch_size=8}}',), id="a stream"),
         pytest.param(('task.use="./own_tasks.py:Remembers"',), id="a task with a state"),
     ],
 )
@@ -139,7 +142,7 @@ def test_a_stream_goes_on_with_its_next_example(
     trained: Trained, fork: Fork, train_here: Train, tmp_path: Path, name: str
 ) -> None:
     """Among batches of another size; and a resume of that fork is exact."""
-    data = f'data.train={{use="./loaders.py:{name}", loader={{batch_size=8}}}}'
+    data = f'data.train={{use="./data_loaders.py:{name}", loader={{batch_size=8}}}}'
     parent = trained(*KEEPS, data)
     change = ("data.train.loader.batch_size=4", "run.max_epochs=3")
     alone = fork(parent, "it00000003", *change)
@@ -242,7 +245,7 @@ def test_where_the_checkpoint_is_removed_before_it_is_held_the_next_one_is_taken
     """The parent trains on, and removes its newest checkpoint once it has another one."""
     parent = trained(*KEEPS)
     newest = list_checkpoints(parent.checkpoints)[0]
-    module, name = {"found": (evaluate, "find_checkpoint"), "made": (launch, "new_run")}[moment]
+    module, name = {"found": (checkpoints, "find_checkpoint"), "made": (launch, "new_run")}[moment]
     before = getattr(module, name)
 
     def removing(*args: Any, **options: Any) -> Any:
@@ -263,7 +266,7 @@ def test_a_hook_that_raises_after_the_iterations_costs_no_epoch(
     left_alone: RunDir, trained: Trained, fork: Fork, place: str
 ) -> None:
     """A fork of what was saved apart does that again, and ends with the bits of a run that never raised."""
-    parent = trained(f'hooks.fails={{use="./watchers.py:Fails", args={{place="{place}"}}}}', code=1)
+    parent = trained(f'hooks.fails={{use="./common_hooks.py:Fails", args={{place="{place}"}}}}', code=1)
     (apart,) = list_checkpoints(parent.checkpoints, EXCEPTION)
     assert f"hookflow fork {apart} trains on from it" in messages(parent, "warn")[-1]
     loaded = RecordedRun(parent).checkpoint(apart.name).load_into(Net(), "model")

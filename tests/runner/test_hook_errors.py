@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hookflow.errors import UserError
+from hookflow.errors import Problem, UserError
 from hookflow.runner.checkpoint.manifest import list_checkpoints
-from tests.conftest import TRACER, NewRun, Train, Trained, ended, reason, records
+from tests.conftest import TRACER, NewRun, Train, Trained, ended, messages, reason, records
 
 PLACES = (
     "before_run", "before_train", "before_train_epoch", "after_forward", "before_val", "after_val_iter",
@@ -22,7 +22,7 @@ PLACES = (
 
 def fails(place: str, on_error: str = "raise", kind: str = "RuntimeError", name: str = "bad") -> str:
     args = f'{{place="{place}", kind="{kind}"}}'
-    return f'hooks.{name}={{use="./watchers.py:Fails", args={args}, on_error="{on_error}"}}'
+    return f'hooks.{name}={{use="./common_hooks.py:Fails", args={args}, on_error="{on_error}"}}'
 
 
 def point_of(place: str) -> str:
@@ -35,7 +35,7 @@ def test_it_ends_the_run_unless_told_otherwise(trained: Trained, place: str, cap
     run_dir = trained(fails(place), "run.max_epochs=1", code=1)
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["point"], error["action"]) == ("bad", point_of(place), "raise")
-    assert re.fullmatch(r".*/tests/watchers\.py:\d+", str(error["at"]))
+    assert re.fullmatch(r".*/tests/support/common_hooks\.py:\d+", str(error["at"]))
     assert ended(run_dir) == ("failed", 1)
     printed = capfd.readouterr().err
     assert printed == error["traceback"], "the whole traceback, once"
@@ -60,7 +60,7 @@ def test_all_may_fail_where_they_may_fail(trained: Trained) -> None:
 def test_on_the_way_out_every_hook_has_its_turn(trained: Trained, tmp_path: Path, place: str) -> None:
     trace = tmp_path / "trace"
     first = fails("after_train_iter", name="first")
-    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{tmp_path / "marks"}"}}}}'
+    around = f'hooks.around={{use="./common_hooks.py:Around", args={{file="{tmp_path / "marks"}"}}}}'
     run_dir = trained(first, fails(place), around, TRACER % trace, code=1)
     assert (tmp_path / "marks").read_text().split() == ["entered", "left"], "left, though what lay between raised"
     errors = [(error["hook"], error["action"], error["it"]) for error in records(run_dir, "error")]
@@ -101,8 +101,8 @@ def test_a_hook_that_fails_in_a_resume_is_named(trained: Trained, train_here: Tr
     assert records(run_dir, "error") == [], "the run is as it was"
 
 
-TASK = 'task={use="./watchers.py:BadTask", args={kind="%s"}}'
-CANNOT_BE_MADE = 'hooks.bad={use="./watchers.py:CannotBeMade", args={kind="%s"}}'
+TASK = 'task={use="./common_hooks.py:BadTask", args={kind="%s"}}'
+CANNOT_BE_MADE = 'hooks.bad={use="./common_hooks.py:CannotBeMade", args={kind="%s"}}'
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,13 @@ CANNOT_BE_MADE = 'hooks.bad={use="./watchers.py:CannotBeMade", args={kind="%s"}}
         (TASK % "NoTextError", "", "RuntimeError: NoTextError, which cannot be shown"),
         (CANNOT_BE_MADE % "NoTextError", "", "NoTextError, which cannot be shown"),
         (CANNOT_BE_MADE % "NoNotesError", "", "NoNotesError, which cannot be shown"),
-        ('hooks.bad={use="./watchers.py:logs", points=["after_train_iter"]}', "bad", 'run.log("weights", …) needs a'),
         (
-            'hooks.bad={use="./watchers.py:measures", points=["after_val_epoch"], args={value=["a"]}}',
+            'hooks.bad={use="./common_hooks.py:logs", points=["after_train_iter"]}',
+            "bad",
+            'run.log("weights", …) needs a',
+        ),
+        (
+            'hooks.bad={use="./common_hooks.py:measures", points=["after_val_epoch"], args={value=["a"]}}',
             "bad",
             'metrics["mine"] needs a number',
         ),
@@ -142,12 +146,12 @@ def test_whatever_else_raises_is_recorded_and_printed_once(
     ("yields", "wrong"), [(0, "returns before its yield"), (2, "yields a second time")], ids=["never", "twice"]
 )
 def test_an_around_must_yield_once(trained: Trained, yields: int, wrong: str) -> None:
-    run_dir = trained(f'hooks.bad={{use="./watchers.py:Yields", args={{times={yields}}}}}', code=2)
-    assert re.match(rf".*watchers\.py:\d+: around_val {wrong}, and must yield once\n", reason(run_dir))
+    run_dir = trained(f'hooks.bad={{use="./common_hooks.py:Yields", args={{times={yields}}}}}', code=2)
+    assert re.match(rf".*common_hooks\.py:\d+: around_val {wrong}, and must yield once\n", reason(run_dir))
     assert f'raised by the hook "bad" at {"after" if yields else "before"}_val' in reason(run_dir)
 
 
-SAMPLED = 'data.train={use="./loaders.py:Counted", loader={batch_size=8, sampler="./loaders.py:Unreadable"}}'
+SAMPLED = 'data.train={use="./data_loaders.py:Counted", loader={batch_size=8, sampler="./data_loaders.py:Unreadable"}}'
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ SHORT = ("run.max_epochs=1", "data.train.args={examples=8}")
 def table(name: str, args: str = "", points: str = '"after_train"') -> str:
     given = f", args={args}" if args else ""
     at = f", points=[{points}]" if points else ""
-    return f'{{use="./callables.py:{name}"{given}{at}}}'
+    return f'{{use="./callable_hooks.py:{name}"{given}{at}}}'
 
 
 CALLABLES = [
@@ -255,3 +259,61 @@ def test_a_copy_of_the_training_that_a_hook_forks_does_not_train_on(trained: Tra
     assert mark.read_text() == "1"
     assert len(records(run_dir, "end")) == 1
     assert [record["ep"] for record in records(run_dir, "epoch")] == [1, 2, 3]
+
+
+class Shaky:
+    """Raises at the first `times` calls of each iteration."""
+
+    def __init__(self, times: int, kind: str = "OSError") -> None:
+        self.times, self.kind = times, kind
+        self.calls: dict[int, int] = {}
+
+    def after_train_iter(self, run: Any) -> None:
+        calls = self.calls[run.iter] = self.calls.get(run.iter, 0) + 1
+        if calls <= self.times:
+            raise OSError("out of reach") if self.kind == "OSError" else UserError(Problem("out of reach"))
+        run.say(f"done after {calls}")
+
+
+def shaky(times: int, *keys: str, kind: str = "OSError") -> str:
+    args = f'{{times={times}, kind="{kind}"}}'
+    table = ", ".join([f'use="{__file__}:Shaky"', f"args={args}", "retry=2", *keys])
+    return f"hooks.shaky={{{table}}}"
+
+
+@pytest.mark.parametrize("offload", [(), ("offload=true",), ('when="iter > 0"',)])
+def test_a_firing_that_raises_is_called_again(trained: Trained, offload: tuple[str, ...]) -> None:
+    run_dir = trained(shaky(2, "every=5", *offload), "run.max_epochs=2")
+    said = [record["text"] for record in records(run_dir, "message") if "done after" in str(record["text"])]
+    assert said == ["done after 3"] * 2
+    again = [text for text in messages(run_dir, "warn") if '"shaky" raised at after_train_iter' in text]
+    assert [re.findall(r"\((\d) of 2\): OSError: out of reach", text) for text in again] == [["1"], ["2"]] * 2
+    assert not records(run_dir, "error")
+
+
+def test_it_ends_the_run_after_the_last_try_and_a_users_mistake_at_once(trained: Trained) -> None:
+    run_dir = trained(shaky(3), code=1)
+    (error,) = records(run_dir, "error")
+    assert (error["hook"], error["action"], error["it"]) == ("shaky", "raise", 1)
+    ignored = trained(shaky(9, 'on_error="ignore"'), "run.max_epochs=1")
+    assert len(records(ignored, "error")) == 5
+    mistaken = trained(shaky(1, kind="UserError"), code=2)
+    assert not [text for text in messages(mistaken, "warn") if "is called again" in text]
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("hooks.ema.retry=1", "it is half of an around"),
+        ("hooks.clip.retry=1", "it writes grads"),
+        (
+            'hooks.told={use="./common_hooks.py:tells", points=["forward"], modules=["head"], retry=1}',
+            "PyTorch calls it",
+        ),
+    ],
+)
+def test_what_would_begin_with_something_else_is_not_called_again(
+    new_run: NewRun, override: str, expected: str
+) -> None:
+    with pytest.raises(UserError, match=f"cannot have retry: {expected}"):
+        new_run(override)

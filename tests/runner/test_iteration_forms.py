@@ -13,21 +13,21 @@ from torch import Tensor
 from hookflow.events.rundir import RunDir
 from hookflow.graph import points
 from hookflow.graph.points import POINTS
+from hookflow.runner.iteration.iteration import AccumulatedIteration, Iterate, choose_iteration
 from hookflow.runner.loop import trainer
-from hookflow.runner.loop.iteration import Accumulated, Iterate, choose
 from hookflow.zoo.tasks import Classification
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, records, strikes
-from tests.golden_files import FOLDER, check_golden
 from tests.runner.same import assert_same_end, curve
-from tests.toy import Points
-from tests.watchers import POINTS as WATCHED
+from tests.support.common_hooks import POINTS as WATCHED
+from tests.support.golden_files import FOLDER, check_golden
+from tests.support.toy import Points
 
 MAIN = "tests.runner.test_iteration_forms"
-GAN = TESTS / "gan.toml"
+GAN = TESTS / "support" / "gan.toml"
 ITERATIONS = ("max_epochs = 3", "max_iters = 7")
-RAISES = 'hooks.raises={use="./watchers.py:Raises", args={at=3}, on_error="%s"}'
-IN_MODULES = 'hooks.scales={use="./module_watchers.py:halves", points=["forward"], modules=["head"]}'
-WHEN = 'hooks.told={use="./watchers.py:tells", points=["after_forward"], when="loss < 0.9"}'
+RAISES = 'hooks.raises={use="./common_hooks.py:Raises", args={at=3}, on_error="%s"}'
+IN_MODULES = 'hooks.scales={use="./module_hooks.py:halves", points=["forward"], modules=["head"]}'
+WHEN = 'hooks.told={use="./common_hooks.py:tells", points=["after_forward"], when="loss < 0.9"}'
 
 
 class Sees:
@@ -133,8 +133,8 @@ class Makes(Classification):
 
 
 def forced(*parts: Any) -> Iterate:
-    assert not isinstance(choose(*parts), Accumulated), "the pipeline is none for the plain form"
-    return Accumulated(*parts)
+    assert not isinstance(choose_iteration(*parts), AccumulatedIteration), "the pipeline is none for the plain form"
+    return AccumulatedIteration(*parts)
 
 
 def one_loss() -> str:
@@ -172,7 +172,7 @@ def test_the_two_forms_do_the_same(
     new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, override: str
 ) -> None:
     plain, trace, end = ended(new_run, train_here, tmp_path / "plain", text, override)
-    monkeypatch.setattr(trainer, "choose", forced)
+    monkeypatch.setattr(trainer, "choose_iteration", forced)
     general, general_trace, general_end = ended(new_run, train_here, tmp_path / "general", text, override)
     assert trace == general_trace
     assert end == general_end
@@ -186,15 +186,17 @@ def test_an_optimizer_that_a_hook_wraps_is_called_by_its_wrapper(trained: Traine
     assert "15 steps in 15 iterations" in messages(trained(f'hooks.wraps={{use="{MAIN}:Wraps"}}'))
 
 
-@pytest.mark.parametrize("form", [choose, forced])
+@pytest.mark.parametrize("form", [choose_iteration, forced])
 def test_the_outputs_of_an_iteration_are_gone_when_the_next_one_is_computed(
     trained: Trained, monkeypatch: pytest.MonkeyPatch, form: Callable[..., Iterate]
 ) -> None:
-    monkeypatch.setattr(trainer, "choose", form)
+    monkeypatch.setattr(trainer, "choose_iteration", form)
     trained(f'task={{use="{MAIN}:Keeps"}}')
 
 
-@pytest.mark.parametrize("override", [WHEN, 'hooks.sees={use="./watchers.py:sees_logits", points=["after_forward"]}'])
+@pytest.mark.parametrize(
+    "override", [WHEN, 'hooks.sees={use="./common_hooks.py:sees_logits", points=["after_forward"]}']
+)
 def test_a_task_that_returns_no_loss_later_on_is_told_so(trained: Trained, override: str) -> None:
     run_dir = trained(f'task={{use="{MAIN}:Worsens"}}', override, code=2)
     assert "step has returned None" in str(records(run_dir, "end"))
@@ -233,15 +235,15 @@ def test_it_is_one_big_batch(trained: Trained, examples: int, batch: int, accumu
 def test_a_skipped_batch_counts_for_nothing(trained: Trained) -> None:
     """The first of five batches is left out; the step is that of the other four, as one batch."""
     args = '{call="skip_batch", point="before_train_iter", at=0}'
-    steers = f'hooks.steers={{use="./steerers.py:Steers", args={args}, writes=["control"]}}'
+    steers = f'hooks.steers={{use="./control_hooks.py:Steers", args={args}, writes=["control"]}}'
     small = trained(PLAIN, EACH, steers, "run.accumulate=5", "run.max_epochs=1")
     rest = trained(PLAIN, EACH, "run.max_epochs=1", "data.train.args={batch_size=32, begin=8, whole=true}")
     for name in ("loss", "grad_norm"):
         assert one_of(small, name) == pytest.approx(one_of(rest, name), rel=2e-4), name
 
 
-IN_BACKWARD = 'hooks.bad={use="./watchers.py:Fails", args={place="full_backward"}}'
-TRACED = 'hooks.tracer={use="./watchers.py:%s", phase="last", args={file="%s"}}'
+IN_BACKWARD = 'hooks.bad={use="./common_hooks.py:Fails", args={place="full_backward"}}'
+TRACED = 'hooks.tracer={use="./common_hooks.py:%s", phase="last", args={file="%s"}}'
 SHORT = ("data.train.args={examples=16}", "data.val.args={examples=8,split=1}", "data.test.args={examples=8,split=2}")
 GROUPS = ["run.accumulate=2", "data.train.args.examples=24", "data.val.args.examples=16"]
 OFF = [f"hooks.{hook}.enabled=false" for hook in ("checkpoint", "throughput", "log")]
@@ -259,9 +261,9 @@ OWN = (
         ("trace_epochs", BY_EPOCHS, ["run.test=true"]),
         ("trace_iterations", BY_ITERATIONS, ["run.val_every=2"]),
         ("trace_accumulate", "max_epochs = 1", [*GROUPS, *OFF]),
-        ("trace_exception", BY_EPOCHS, ['hooks.raises={use="./watchers.py:Raises", args={at=3}}']),
+        ("trace_exception", BY_EPOCHS, ['hooks.raises={use="./common_hooks.py:Raises", args={at=3}}']),
         ("trace_exception_in_module", BY_EPOCHS, [IN_BACKWARD]),
-        ("trace_own", "max_epochs = 1", [OWN, 'hooks.densify={use="./watchers.py:Densifies"}']),
+        ("trace_own", "max_epochs = 1", [OWN, 'hooks.densify={use="./common_hooks.py:Densifies"}']),
     ],
 )
 def test_the_trace_is_golden(trained: Trained, tmp_path: Path, name: str, length: str, overrides: list[str]) -> None:

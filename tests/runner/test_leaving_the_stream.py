@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 import hookflow.runner
-from hookflow.runner.cuda import device_thread, memory_parts
 from hookflow.runner.data import batches
 from hookflow.runner.data.batches import prefetch
+from hookflow.runner.device.cuda import device_thread, memory_parts
 from hookflow.runner.logging import media
-from hookflow.runner.logging.media import Media
+from hookflow.runner.logging.media import MediaRecorder
 from hookflow.runner.process.state import RunState
 
 
@@ -35,7 +35,13 @@ def test_a_thread_begins_on_the_device_of_its_maker(monkeypatch: pytest.MonkeyPa
     assert devices == {"beside": 3}
 
 
-WITHOUT_TENSORS = {"process/main.py", "process/signals.py", "process/attempt.py", "checkpoint/copies.py"}
+WITHOUT_TENSORS = {
+    "attempt/main.py",
+    "process/signals.py",
+    "process/code_recorder.py",
+    "attempt/attempt.py",
+    "checkpoint/copies.py",
+}
 """Modules whose threads touch no tensor."""
 
 ON_DEVICE_OF_TENSORS = {"logging/recorder.py"}
@@ -45,7 +51,7 @@ ON_DEVICE_OF_TENSORS = {"logging/recorder.py"}
 def test_threads_that_use_tensors_are_made_in_one_place() -> None:
     runner = Path(hookflow.runner.__file__ or "").parent
     makers = {str(file.relative_to(runner)) for file in runner.rglob("*.py") if "Thread(target" in file.read_text()}
-    assert makers == {"cuda.py"} | WITHOUT_TENSORS | ON_DEVICE_OF_TENSORS
+    assert makers == {"device/cuda.py"} | WITHOUT_TENSORS | ON_DEVICE_OF_TENSORS
 
 
 @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
@@ -82,7 +88,7 @@ class Event:
 def test_what_another_stream_computes_is_read_after_its_event(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(media, "event_of_stream", Event)
     put: list[dict[str, Any]] = []
-    shown = Media(tmp_path, RunState(), lambda kind, **fields: put.append(fields), lambda text, level: None)
+    shown = MediaRecorder(tmp_path, RunState(), lambda kind, **fields: put.append(fields), lambda text, level: None)
     shown.histogram("values", torch.zeros(6), 1, "hook")
     shown.close()
     (histogram,) = put

@@ -19,41 +19,19 @@ from pydantic import ValidationError
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
-from hookflow.errors import UserError, Where
-from hookflow.pipeline.components import LoaderSection
-from hookflow.pipeline.source_map import SourceMap
-from hookflow.runner import random_state as random_state_module
+from hookflow.errors import UserError
 from hookflow.runner.data.batches import DataContext, _has_objects, prefetch
 from hookflow.runner.data.loader import Loader, OnDevice, may_draw
-from hookflow.runner.data.loader_parts import BatchSampler, loader_parts
+from hookflow.runner.data.loader_parts import BatchSampler
 from hookflow.runner.data.source import Batches, Source, as_source, close
-from hookflow.runner.random_state import generator_states, random_state, seed_everything
-from tests.conftest import TESTS
-from tests.loaders import Buckets, Images, Numbers, context, dataset, with_sampler
+from hookflow.runner.device.random_state import generator_states, random_state, seed_everything
 from tests.runner.same import assert_same
+from tests.support.data_loaders import Buckets, Images, Numbers, context, dataset, with_sampler
+from tests.support.data_sources import HERE, source
 
 CPU = torch.device("cpu")
-HERE = Where("test")
-PADDED = {"use": "./loaders.py:padded"}
-BUCKETS = {"batch_size": None, "batch_sampler": "./loaders.py:Buckets"}
-
-
-def source(
-    made: Any,
-    *,
-    seed: int = 5,
-    rank: int = 0,
-    world: int = 1,
-    shards_itself: bool = False,
-    say: Any = print,
-    **section: Any,
-) -> Source:
-    described = LoaderSection.model_validate({"batch_size": 4, **section})
-    settings = context(seed=seed, rank=rank, world=world, say=say)
-    parts = loader_parts(
-        described, "data.train.loader", SourceMap("test"), TESTS, settings, public=described, training=True
-    )
-    return as_source(made, HERE, settings, parts, shards_itself=shards_itself)
+PADDED = {"use": "./data_loaders.py:padded"}
+BUCKETS = {"batch_size": None, "batch_sampler": "./data_loaders.py:Buckets"}
 
 
 def epoch(of: Source, number: int = 0, start: int = 0) -> list[Any]:
@@ -113,7 +91,7 @@ def test_generators_of_which_each_worker_has_a_copy_are_named(made: Any) -> None
     assert "rng" in warning and "transforms.0.draws" in warning
     assert len(warnings(workers=1)) == 1
     assert warnings() == [], "here the change is seen, and named at the first checkpoint"
-    assert warnings(workers=2, worker_init_fn="./loaders.py:begins") == []
+    assert warnings(workers=2, worker_init_fn="./data_loaders.py:begins") == []
 
 
 def test_generators_of_a_loader_of_ones_own_are_named_too() -> None:
@@ -132,7 +110,7 @@ def test_it_begins_anywhere_after_it_was_left_anywhere(closing: Callable[[Source
 
 def test_the_trainings_own_generators_are_left_alone() -> None:
     before = random_state(CPU)
-    epoch(source(Images(), sampler="./loaders.py:weighted", shuffle=False))
+    epoch(source(Images(), sampler="./data_loaders.py:weighted", shuffle=False))
     source(Images(), on_device=True)
     after = random_state(CPU)
     assert torch.equal(before.pop("numpy")[1], after.pop("numpy")[1])
@@ -216,9 +194,9 @@ def test_the_tail_of_an_epoch_is_what_it_would_have_been(said: dict[str, Any], d
 
 
 def test_batches_are_collated_as_the_pipeline_says_and_may_be_given_at_once() -> None:
-    (first, *_) = epoch(source(dataset(), collate={"use": "./loaders.py:padded", "args": {"width": 6}}))
+    (first, *_) = epoch(source(dataset(), collate={"use": "./data_loaders.py:padded", "args": {"width": 6}}))
     assert first["inputs"].shape == (4, 6)
-    (first, *_) = epoch(source(dataset(), collate={"use": "./loaders.py:Padded", "args": {"width": 7}}))
+    (first, *_) = epoch(source(dataset(), collate={"use": "./data_loaders.py:Padded", "args": {"width": 7}}))
     assert first["inputs"].shape == (4, 7)
     (first, *_) = epoch(source(AtOnce(), shuffle=False))
     assert first.tolist() == [0, -1, -2, -3]
@@ -256,7 +234,7 @@ def test_a_stream_names_the_example_too_and_an_error_of_collate_the_examples_of_
         epoch(source(Streamed(), batches=2))
     for data, order in ((Streamed(), {}), (Subset(dataset(), range(8)), {"shuffle": False})):
         with pytest.raises(ZeroDivisionError) as raised:
-            epoch(source(data, batches=2, collate="./loaders.py:divides", **order))
+            epoch(source(data, batches=2, collate="./data_loaders.py:divides", **order))
         assert raised.value.__notes__ == ["raised by collate of [data.train], for the examples 0, 1, 2, 3"]
 
 
@@ -280,12 +258,12 @@ class AtOnce:
 
 
 def test_a_sampler_says_the_order_is_told_seed_and_epoch_and_may_not_give_less_later() -> None:
-    of = source(dataset(), sampler="./loaders.py:Every")
+    of = source(dataset(), sampler="./data_loaders.py:Every")
     assert of.info["examples"] == 12
     seen = [[target.tolist() for _, target in epoch(of, number)] for number in (0, 1)]
     assert seen == [[[1, 2, 0, 1], [2, 0, 1, 2], [0, 1, 2, 0]], [[2, 0, 1, 2], [0, 1, 2, 0], [1, 2, 0, 1]]]
     assert len(epoch(of, 1, start=1)) == 2
-    of = source(dataset(), sampler="./loaders.py:Fewer")
+    of = source(dataset(), sampler="./data_loaders.py:Fewer")
     assert len(epoch(of)) == 6
     with pytest.raises(UserError, match="gave 24 indices in epoch 0, and 23 in epoch 1"):
         epoch(of, 1)
@@ -323,28 +301,40 @@ def test_batches_that_are_added_are_warned_of() -> None:
 @pytest.mark.parametrize(
     ("section", "said", "hint"),
     [
-        ({"sampler": "./loaders.py:beyond"}, "gave the index 24, and the dataset has 24 examples", "from 0 to 23"),
-        ({"sampler": "./loaders.py:in_batches"}, "gave a list where an index is needed", "one index at a time"),
-        ({"collate": "./loaders.py:WIDTH"}, 'collate must be a function or a class, and "./loaders.py:WIDTH"', ""),
-        ({"collate": "./loaders.py:paded"}, 'there is no "paded" in ./loaders.py', 'did you mean "padded"?'),
-        ({"collate": PADDED | {"args": {"widht": 3}}}, 'collate takes no argument "widht"', 'did you mean "width"?'),
-        ({"augment": "./loaders.py:mean"}, "augment is called with a batch and a generator, and", ""),
-        ({"on_device": True, "collate": "./loaders.py:names"}, "on_device needs tensors with a row for each of", ""),
-        ({"on_device": True, "collate": "./loaders.py:mean"}, "collate makes a tensor of shape (4,)", ""),
+        ({"sampler": "./data_loaders.py:beyond"}, "gave the index 24, and the dataset has 24 examples", "from 0 to 23"),
+        ({"sampler": "./data_loaders.py:in_batches"}, "gave a list where an index is needed", "one index at a time"),
         (
-            BUCKETS | {"batch_sampler": "./loaders.py:numbers_of_batches"},
+            {"collate": "./data_loaders.py:WIDTH"},
+            'collate must be a function or a class, and "./data_loaders.py:WIDTH"',
+            "",
+        ),
+        ({"collate": "./data_loaders.py:paded"}, 'there is no "paded" in ./data_loaders.py', 'did you mean "padded"?'),
+        ({"collate": PADDED | {"args": {"widht": 3}}}, 'collate takes no argument "widht"', 'did you mean "width"?'),
+        ({"augment": "./data_loaders.py:mean"}, "augment is called with a batch and a generator, and", ""),
+        (
+            {"on_device": True, "collate": "./data_loaders.py:names"},
+            "on_device needs tensors with a row for each of",
+            "",
+        ),
+        ({"on_device": True, "collate": "./data_loaders.py:mean"}, "collate makes a tensor of shape (4,)", ""),
+        (
+            BUCKETS | {"batch_sampler": "./data_loaders.py:numbers_of_batches"},
             "the batch_sampler gave a int where a list of indices is needed",
             "`sampler` gives indices",
         ),
-        (BUCKETS | {"batch_sampler": "./loaders.py:an_empty_batch"}, "gave an empty batch in epoch 0", ""),
-        (BUCKETS | {"batch_sampler": "./loaders.py:beyond_in_batches"}, "the batch_sampler gave the index 24", "to 23"),
+        (BUCKETS | {"batch_sampler": "./data_loaders.py:an_empty_batch"}, "gave an empty batch in epoch 0", ""),
         (
-            BUCKETS | {"batch_sampler": "./loaders.py:Shorter"},
+            BUCKETS | {"batch_sampler": "./data_loaders.py:beyond_in_batches"},
+            "the batch_sampler gave the index 24",
+            "to 23",
+        ),
+        (
+            BUCKETS | {"batch_sampler": "./data_loaders.py:Shorter"},
             "the batch_sampler gave 4 batches in epoch 0, and 3 in epoch 1",
             "let `batches` be as many as the shortest has",
         ),
         (
-            BUCKETS | {"batch_sampler": "./loaders.py:single_batches", "world": 2},
+            BUCKETS | {"batch_sampler": "./data_loaders.py:single_batches", "world": 2},
             "the last batch of epoch 0 cannot be sharded across 2 ranks: each needs an example",
             "leave it out: batches = 4",
         ),
@@ -388,7 +378,7 @@ def test_ranks_have_whole_batches_of_a_batch_sampler(sizes: list[int], world: in
     for last in (each[(batches - 1) * world : batches * world] for each in drawn.values()):
         shared = [len(range(k, world, len(last))) for k in range(len(last))]
         assume(all(len(batch) >= ranks for batch, ranks in zip(last, shared, strict=True)))
-    named = {"use": "./loaders.py:Buckets", "args": {"sizes": sizes}}
+    named = {"use": "./data_loaders.py:Buckets", "args": {"sizes": sizes}}
     section = BUCKETS | {"batch_sampler": named, "batches": batches}
     ranks: list[Any] = [source(dataset(30), rank=rank, world=world, **section) for rank in range(world)]
     shares = [[batch.tolist() for batch in of.indices(number)] for of in ranks]
@@ -430,7 +420,7 @@ def test_data_on_the_device_have_the_batches_of_data_that_are_fetched() -> None:
 
 @pytest.mark.parametrize("on_device", [False, True])
 def test_batches_are_augmented_by_a_generator_of_their_own(on_device: bool) -> None:
-    augment = {"use": "./loaders.py:noisy", "args": {"scale": 0.5}}
+    augment = {"use": "./data_loaders.py:noisy", "args": {"scale": 0.5}}
     of = source(dataset(), on_device=on_device, augment=augment)
     whole = epoch(of, 1)
     plain = epoch(source(dataset(), on_device=on_device), 1)
@@ -449,14 +439,8 @@ class Drawing(Images):
 
 
 @pytest.mark.parametrize(("data", "workers"), [(Drawing, 0), (Images, 2), (Drawing, 2)])
-def test_a_training_draws_the_same_whatever_the_dataset_draws_and_wherever(
-    data: type[Images], workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = drawn_between(Images(), 0)
-    assert drawn_between(data(), workers) == expected
-    assert random_state_module._MEMORY is not None, "CPython's generator is copied in memory"
-    monkeypatch.setattr(random_state_module, "_MEMORY", None)
-    assert drawn_between(data(), workers) == expected
+def test_a_training_draws_the_same_whatever_the_dataset_draws_and_wherever(data: type[Images], workers: int) -> None:
+    assert drawn_between(data(), workers) == drawn_between(Images(), 0)
 
 
 def drawn_between(data: Images, workers: int) -> list[tuple[float, ...]]:
@@ -484,17 +468,15 @@ class DrawingLate(Dataset[Any]):
         return float(self.draw()) if index == 7 else float(index)
 
 
-@pytest.mark.parametrize(
-    ("draw", "again"), [(random.random, 3), (random.gauss, 3), (np.random.randn, 3), (partial(torch.rand, ()), 0)]
-)
-def test_the_first_batch_that_draws_is_seeded_as_well(draw: Callable[[], Any], again: int) -> None:
+@pytest.mark.parametrize("draw", [random.random, random.gauss, np.random.randn, partial(torch.rand, ())])
+def test_a_later_batch_that_draws_is_seeded_as_well(draw: Callable[[], Any]) -> None:
     data = DrawingLate(draw)
     here = source(data, batch_size=3, shuffle=False)
     seed_everything(1)
     before = generator_states()
     batches = [*epoch(here, 0), *epoch(here, 1)]
     assert generator_states() == before
-    assert data.fetched == 2 * len(data) + again
+    assert data.fetched == 2 * len(data)
     workers = source(data, batch_size=3, shuffle=False, workers=1)
     try:
         assert_same(batches, [*epoch(workers, 0), *epoch(workers, 1)])
@@ -541,7 +523,7 @@ def test_the_parts_of_a_source_are_reachable(closing: Callable[[Source], Source]
     here, kept = source(made), source(dataset(), on_device=True)
     workers, streams = closing(source(made, workers=1)), source(numbers)
     batches = as_source(own, HERE, context())
-    sampled = source(made, sampler="./loaders.py:weighted")
+    sampled = source(made, sampler="./data_loaders.py:weighted")
     assert [each.dataset for each in (here, workers, streams, batches)] == [made, made, numbers, own.dataset]  # type: ignore[attr-defined]
     assert here.sampler.indices(0).sort().values.tolist() == list(range(26))  # type: ignore[attr-defined]
     assert isinstance(sampled.sampler, WeightedRandomSampler)  # type: ignore[attr-defined]

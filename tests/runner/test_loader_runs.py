@@ -16,32 +16,24 @@ from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data import workers
 from hookflow.runner.data.workers import WorkerError, explaining_worker_errors
-from tests.conftest import NewRun, Train, Trained, messages, reason, records, refusal
-from tests.killers import when_killed
-from tests.processes import Training
+from tests.conftest import NewRun, Train, Trained, messages, reason, records, refusal, strikes
 from tests.runner.same import assert_each_once, assert_same_end, logged
-from tests.runner.test_batch_size import alike
-from tests.runner.test_resume import EVERY_3, strikes
-
-
-def over(name: str, split: str = "train", **loader: object) -> str:
-    given = {key: value for key, value in {"batch_size": 8, **loader}.items() if value is not None}
-    keys = ", ".join(f"{key} = {toml(value)}" for key, value in given.items())
-    return f'data.{split}={{use="./loaders.py:{name}", loader={{{keys}}}}}'
-
-
-def toml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
+from tests.support.kill_hooks import when_killed
+from tests.support.overrides import EVERY_3, over
+from tests.support.processes import Training
+from tests.support.run_results import alike
 
 DATA = {
     "fetched here": over("Clouds"),
     "by workers": over("Clouds", workers=2),
-    "by a sampler": over("Clouds", sampler="./loaders.py:weighted"),
-    "by a batch sampler": over("Clouds", batch_size=None, batch_sampler="./loaders.py:Buckets"),
-    "by a sampler with a state": over("Counted", sampler="./loaders.py:Rarest"),
-    "by a batch sampler with a state": over("Counted", batch_size=None, batch_sampler="./loaders.py:RarestBatches"),
-    "on the device": over("Clouds", on_device=True, augment="./loaders.py:noisy"),
+    "by a sampler": over("Clouds", sampler="./data_loaders.py:weighted"),
+    "by a batch sampler": over("Clouds", batch_size=None, batch_sampler="./data_loaders.py:Buckets"),
+    "by a sampler with a state": over("Counted", sampler="./data_loaders.py:Rarest"),
+    "by a sampler with a state and workers": over("Clouds", sampler="./data_loaders.py:Rotates", workers=1),
+    "by a batch sampler with a state": over(
+        "Counted", batch_size=None, batch_sampler="./data_loaders.py:RarestBatches"
+    ),
+    "on the device": over("Clouds", on_device=True, augment="./data_loaders.py:noisy"),
     "a stream": over("Numbers"),
     "a stream by workers": over("Numbers", workers=2, batches=7),
     "a stream with a place": over("NumbersWithPlace"),
@@ -60,16 +52,28 @@ def test_workers_change_no_bit_of_a_run(new_run: NewRun, train_here: Train) -> N
     assert any("workers share" in text for text in messages(runs[1])) == (len(os.sched_getaffinity(0)) < 4)
 
 
+@pytest.mark.parametrize("at", [4, 7, 10])
+def test_a_loader_with_the_protocol_of_torchdata_is_resumed_where_it_was(resumes_alike: NewRun, at: int) -> None:
+    cut = resumes_alike('data.train={use="./data_loaders.py:OwnLoader"}', EVERY_3, point="after_backward", at=at)
+    assert not [text for text in messages(cut) if "again" in text], "nothing is loaded twice"
+
+
+def test_a_loader_whose_state_does_not_say_where_it_is_is_refused(trained: Trained) -> None:
+    run_dir = trained('data.train={use="./data_loaders.py:OwnLoader", args={place=false}}', code=2)
+    assert records(run_dir, "end")[-1]["it"] == 1
+    assert "is the same after two batches" in reason(run_dir)
+
+
 def test_batches_of_any_size_count_by_their_examples(trained: Trained) -> None:
     """In an accumulated step, in the means of a log and in those of a validation: as their union in one batch."""
     runs = []
     for merged, accumulate in ((2, 1), (1, 2)):
-        buckets = f'{{use="./loaders.py:Buckets", args={{merged={merged}}}}}'
+        buckets = f'{{use="./data_loaders.py:Buckets", args={{merged={merged}}}}}'
         data = (
-            f'data.{split}={{use="./loaders.py:dataset", args.examples={count}, loader.batch_sampler={buckets}}}'
+            f'data.{split}={{use="./data_loaders.py:dataset", args.examples={count}, loader.batch_sampler={buckets}}}'
             for split, count in (("train", 30), ("val", 21))
         )
-        plain = 'model={use="./distributed/clouds.py:Plain"}'
+        plain = 'model={use="../distributed/clouds.py:Plain"}'
         runs.append(trained(*data, plain, f"run.accumulate={accumulate}"))
     alike(*runs, "val/loss", "accuracy")
     assert [record["data"]["train"]["batches"] for run in runs for record in records(run, "run")] == [4, 8]
@@ -84,11 +88,11 @@ def test_workers_are_gone_after_a_stop_in_mid_epoch(resumes_alike: NewRun, capfd
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_worker_begins_as_the_pipeline_says(trained: Trained, method: str) -> None:
     hook = f'hooks.seen={{use="{__file__}:Seen"}}'
-    begins = {"worker_init_fn": "./loaders.py:begins", "multiprocessing_context": method}
+    begins = {"worker_init_fn": "./data_loaders.py:begins", "multiprocessing_context": method}
     run_dir = trained(over("Begun", workers=2, **begins), hook, "run.max_epochs=1")
     assert [*logged(run_dir, "worker").values()] == [0.0, 1.0, 0.0, 1.0, 0.0]
     with pytest.raises(UserError, match="worker_init_fn is of workers, and workers is 0"):
-        trained(over("Begun", worker_init_fn="./loaders.py:begins"))
+        trained(over("Begun", worker_init_fn="./data_loaders.py:begins"))
 
 
 class Seen:
@@ -185,11 +189,14 @@ def test_a_users_connection_error_is_unexplained_and_a_lost_worker_without_code(
     ("data", "said"),
     [
         (over("Clouds", batch_size=0), "data.train.loader.batch_size must be at least 1, not 0"),
-        (over("Clouds", shuffle=True, sampler="./loaders.py:Every"), "shuffle and a sampler both say the order"),
+        (over("Clouds", shuffle=True, sampler="./data_loaders.py:Every"), "shuffle and a sampler both say the order"),
         (over("Clouds", on_device=True, workers=2), "data on the device are fetched by no workers"),
         (over("Clouds", bach_size=2), "did you mean"),
-        ('data.train={use="./loaders.py:Clouds", loader={shuffle=true}}', "the key batch_size is required, unless"),
-        (over("Clouds", batch_sampler="./loaders.py:Buckets"), "batch_size and a batch_sampler both say which"),
+        (
+            'data.train={use="./data_loaders.py:Clouds", loader={shuffle=true}}',
+            "the key batch_size is required, unless",
+        ),
+        (over("Clouds", batch_sampler="./data_loaders.py:Buckets"), "batch_size and a batch_sampler both say which"),
     ],
 )
 def test_mistakes_of_the_file_are_told_before_anything_is_made(data: str, said: str) -> None:
@@ -199,11 +206,14 @@ def test_mistakes_of_the_file_are_told_before_anything_is_made(data: str, said: 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ('data.train={use="./loaders.py:Numbers"}', "which is a dataset: add `loader`"),
-        ('data.train={use="./loaders.py:Endless"}', "loader = { batch_size = 64, batches = 1000 }"),
+        ('data.train={use="./data_loaders.py:Numbers"}', "which is a dataset: add `loader`"),
+        ('data.train={use="./data_loaders.py:Endless"}', "loader = { batch_size = 64, batches = 1000 }"),
         (over("Endless"), "Endless has no length, so it is not known how many batches make an epoch"),
         (over("Numbers", shuffle=True), "shuffle needs a dataset with __getitem__ and __len__"),
-        (over("Numbers", batch_size=None, batch_sampler="./loaders.py:Buckets"), "batch_sampler needs a dataset with"),
+        (
+            over("Numbers", batch_size=None, batch_sampler="./data_loaders.py:Buckets"),
+            "batch_sampler needs a dataset with",
+        ),
         (over("Numbers", on_device=True), "on_device needs a dataset with __getitem__ and __len__"),
         (over("Empty", batches=3), ": the stream Empty is empty"),
     ],
@@ -215,7 +225,7 @@ def test_mistakes_that_only_the_data_show_are_told_with_their_place(trained: Tra
 
 
 def test_mistakes_in_the_loaders_of_all_splits_are_told_at_once(trained: Trained) -> None:
-    wrong = [over("Clouds", split, collate="./loaders.py:WIDTH") for split in ("train", "val")]
+    wrong = [over("Clouds", split, collate="./data_loaders.py:WIDTH") for split in ("train", "val")]
     assert reason(trained(*wrong, code=2)).count("collate must be a function or a class") == 2
 
 
@@ -230,8 +240,8 @@ def test_a_stream_without_a_place_says_that_it_loads_again(trained: Trained, tra
 EVERYTHING = [  # beside what the toy pipeline has: clipping, an average, a schedule, accuracy
     'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]',
     'hooks.checkpoint.args={monitor={accuracy="max", loss="min"}, top=2, keep=2}',
-    'hooks.seen={use="./watchers.py:logs_iter", points=["after_train_iter"], when="loss > 0.6", every=2}',
-    'hooks.each={use="./killers.py:each", points=["after_train_iter"]}',
+    'hooks.seen={use="./common_hooks.py:logs_iter", points=["after_train_iter"], when="loss > 0.6", every=2}',
+    'hooks.each={use="./kill_hooks.py:each", points=["after_train_iter"]}',
 ]
 CHAINED = 'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="10%"}, {use="CosineAnnealingLR"}]}}'
 
@@ -269,7 +279,7 @@ def test_killed_at_random_and_resumed(
         assert "has not improved" in str(records(alone, "end")[0]["reason"]), "early stopping, too, is put to the test"
     (tmp_path / "attempts").mkdir()
     args = f'{{folder="{tmp_path / "attempts"}", seed={seed}, kills={kills}}}'
-    killed = new_run(*overrides, f'hooks.killer={{use="./killers.py:Killer", args={args}}}', swap=swap)
+    killed = new_run(*overrides, f'hooks.killer={{use="./kill_hooks.py:Killer", args={args}}}', swap=swap)
     codes = [Training(killed).wait()]
     while codes[-1] == -9:
         store = CheckpointStore(killed.checkpoints)

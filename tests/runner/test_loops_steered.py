@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any, ClassVar, Self
 
 import pytest
@@ -13,9 +14,20 @@ from torch.nn.functional import cross_entropy
 from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
 from hookflow.runner.loop import evaluation
-from tests.conftest import TESTS, TRACER, NewRun, Train, Trained, hookflow_here, messages, reason, records
-from tests.golden_files import FOLDER, check_golden
-from tests.toy import Net, Points
+from tests.conftest import (
+    TESTS,
+    TRACER,
+    NewRun,
+    Train,
+    Trained,
+    hookflow_here,
+    messages,
+    reason,
+    records,
+    strikes,
+)
+from tests.support.golden_files import FOLDER, check_golden
+from tests.support.toy import Net, Points
 
 SHORT = ("data.train.args={examples=24}", "data.val.args={examples=16,split=1}")
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
@@ -23,11 +35,11 @@ OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
 
 def steers(call: str, point: str, at: int = 1, writes: str = '["control"]') -> str:
     args = f'{{call="{call}", point="{point}", at={at}}}'
-    return f'hooks.steers={{use="./steerers.py:Steers", args={args}, writes={writes}, phase="early"}}'
+    return f'hooks.steers={{use="./control_hooks.py:Steers", args={args}, writes={writes}, phase="early"}}'
 
 
 def watcher(name: str, more: str = "") -> str:
-    return f'hooks.{name.lower()}={{use="./steerers.py:{name}"{more}}}'
+    return f'hooks.{name.lower()}={{use="./control_hooks.py:{name}"{more}}}'
 
 
 @pytest.mark.parametrize(
@@ -104,11 +116,11 @@ def test_a_replacement_that_is_not_declared(trained: Trained) -> None:
 
 
 def test_a_stop_needs_no_declaration_and_a_run_that_skips_every_batch_ends(trained: Trained) -> None:
-    run_dir = trained('hooks.stops={use="./steerers.py:StopsUndeclared"}')
+    run_dir = trained('hooks.stops={use="./control_hooks.py:StopsUndeclared"}')
     (end,) = records(run_dir, "end")
     assert (end["status"], end["it"], end["reason"]) == ("finished", 10, "validated often enough")
     assert not [record["text"] for record in records(run_dir, "message") if record["level"] == "warn"]
-    (end,) = records(trained('hooks.skips={use="./steerers.py:SkipsAll"}'), "end")
+    (end,) = records(trained('hooks.skips={use="./control_hooks.py:SkipsAll"}'), "end")
     assert (end["it"], end["ep"]) == (15, 3)
 
 
@@ -207,7 +219,7 @@ def modes(run_dir: RunDir) -> list[str]:
 
 @pytest.mark.parametrize("at", [-1, 2], ids=["before the training", "in it"])
 def test_a_module_that_a_hook_has_frozen_stays_frozen(trained: Trained, at: int) -> None:
-    run_dir = trained(f'hooks.freezes={{use="./photographs.py:Freezes", args={{at={at}}}}}')
+    run_dir = trained(f'hooks.freezes={{use="./runner_snapshots.py:Freezes", args={{at={at}}}}}')
     frozen = [line.endswith("['body.1']") for line in modes(run_dir)]
     assert frozen == [it >= at for it in range(15)], "validations and new epochs in between change nothing"
 
@@ -239,7 +251,7 @@ def distilled(run: Any, batch: Any) -> dict[str, Any]:
 
 def test_a_teacher_in_evaluation_stays_so(trained: Trained) -> None:
     teacher = f'model={{student={{use="./toy.py:Net"}}, teacher={{use="{__file__}:Teacher"}}}}'
-    freezes = 'hooks.freezes={use="./photographs.py:Freezes", args={at=99}}'
+    freezes = 'hooks.freezes={use="./runner_snapshots.py:Freezes", args={at=99}}'
     run_dir = trained(teacher, f'task.use="{__file__}:distilled"', freezes)
     frozen = [f"teacher.{name}".rstrip(".") for name, _ in Net().named_modules()]
     assert {line.split(": ")[1] for line in modes(run_dir)} == {str(frozen)}
@@ -256,7 +268,7 @@ class KeepsNorms(Net):
     ("net", "frozen"), [("Frozen", "['body.1']"), ("KeepsNorms", "['body.1']"), ("Evaluating", "[]")]
 )
 def test_what_comes_frozen_stays_so_and_a_net_in_evaluation_is_trained(trained: Trained, net: str, frozen: str) -> None:
-    freezes = 'hooks.freezes={use="./photographs.py:Freezes", args={at=99}}'
+    freezes = 'hooks.freezes={use="./runner_snapshots.py:Freezes", args={at=99}}'
     run_dir = trained(f'model.use="{__file__}:{net}"', freezes)
     assert {line.split(": ")[1] for line in modes(run_dir)} == {frozen}
 
@@ -332,7 +344,7 @@ def test_wherever_it_is_judged_gradients_are_off_and_inference_mode_measures_the
 
 def test_an_epoch_cut_by_the_end_is_entered_by_a_resume(trained: Trained, train_here: Train, tmp_path: Path) -> None:
     trace, marks = tmp_path / "trace", tmp_path / "marks"
-    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
+    around = f'hooks.around={{use="./common_hooks.py:Around", args={{file="{marks}"}}}}'
     each = 'hooks.checkpoint.points=["after_train_iter"]'
     run_dir = trained(TRACER % trace, around, each, swap=("max_epochs = 3", "max_iters = 7"))
     points = [line.split()[0] for line in trace.read_text().splitlines()]
@@ -410,6 +422,20 @@ def test_a_metric_is_that_of_a_set_and_a_single_one_has_the_interval_of_the_run(
         trained(swap=(ONE, ONE + 'val_every = "2ep"\n'))
 
 
+def test_a_training_that_a_hook_has_ended_is_tested_and_one_that_is_stopped_is_tested_once_resumed(
+    trained: Trained, train_here: Train, tmp_path: Path
+) -> None:
+    def tested(run_dir: RunDir) -> list[int]:
+        return [record["it"] for record in records(run_dir, "metrics") if record["split"] == "test"]
+
+    assert tested(trained("run.test=true", steers("stop", "after_train_iter", 7))) == [7]
+    stopped = trained("run.test=true", *strikes(tmp_path, SIGTERM, ("after_train_iter", 7)), code=143)
+    assert tested(stopped) == []
+    assert any(line.startswith("run.test: the test follows") for line in messages(stopped))
+    assert train_here(stopped, resume=True) == 0
+    assert tested(stopped) == [15]
+
+
 def test_sets_are_tested_and_evaluated_by_name(trained: Trained, tmp_path: Path) -> None:
     sets = ONE_TEST.replace("data.test", "data.test.a") + ONE.replace("data.val", "data.test.b")
     run_dir = trained("run.test=true", swap=(ONE_TEST, sets))
@@ -424,11 +450,11 @@ def test_sets_are_tested_and_evaluated_by_name(trained: Trained, tmp_path: Path)
     assert "choose by --split: test.a, test.b" in refused.stderr
 
 
-PAGE = (TESTS.parent / "docs" / "loops.md").read_text("utf-8")
+PAGE = (TESTS.parent / "docs" / "reference" / "loops.md").read_text("utf-8")
 
 
 def rows(heading: str) -> dict[str, list[str]]:
-    table = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    table = PAGE.partition(f"## {heading}\n")[2].partition("\n##")[0]
     result = re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)
     return {point: cells.split(" | ") for point, cells in result}
 

@@ -14,12 +14,12 @@ import torch
 
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.monitor import feed, plain
-from hookflow.runner.loop.task import single_numbers
+from hookflow.runner.model.task import single_numbers
 from hookflow.runner.process import launch
-from tests.conftest import TOY, Trained, hookflow, messages, reason, records
-from tests.limits import LIMIT
-from tests.monitor.test_terminal import Terminal
-from tests.watchers import BadTask
+from tests.conftest import TESTS, TOY, Trained, hookflow, messages, reason, records
+from tests.support.common_hooks import BadTask
+from tests.support.limits import LIMIT
+from tests.support.terminal import Terminal
 
 LINE = TOY.read_text().splitlines().index("args = { lr = 0.1, momentum = 0.9 }") + 1
 
@@ -77,7 +77,7 @@ def test_a_run_that_had_begun_is_summed_up(tmp_path: Path) -> None:
     assert done.stderr.count('did you mean "accuracy"?') == 1
 
 
-BAD = f'--set=hooks.bad={{use="{TOY.parent}/watchers.py:Raises", args={{at=3}}}}', "--set=run.threads=1"
+BAD = f'--set=hooks.bad={{use="{TOY.parent}/common_hooks.py:Raises", args={{at=3}}}}', "--set=run.threads=1"
 
 
 def test_a_run_that_is_to_say_nothing_does_not_fail_in_silence(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_mistake_ends_the_dashboard_and_not_that_of_a_new_attempt(mistaken: Pa
         assert f"{mistaken}:{LINE}:1: " in printed.replace("\r\n", "\n")
     finally:
         terminal.close()
-    slow = f'--set=hooks.slow={{use="{TOY.parent}/watchers.py:slow", points=["after_backward"]}}'
+    slow = f'--set=hooks.slow={{use="{TOY.parent}/common_hooks.py:slow", points=["after_backward"]}}'
     terminal = Terminal(
         *command, "--resume", slow, "--set=optimizer.args={lr=0.1}", "--set=run.max_epochs=500", cwd=tmp_path
     )
@@ -128,7 +128,7 @@ def test_a_mistake_ends_the_dashboard_and_not_that_of_a_new_attempt(mistaken: Pa
 
 def test_a_file_named_like_a_module_of_the_standard_library_is_not_taken_for_it(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
-    (tmp_path / "toy.toml").write_text((TOY.parents[1] / "pipelines" / "hello.toml").read_text())
+    (tmp_path / "toy.toml").write_text((TESTS.parent / "pipelines" / "hello.toml").read_text())
     command = [sys.executable, "-P", "-m", "hookflow", "run", "toy.toml", "--ui", "plain"]  # as the installed command
     command += ["--set=run.max_epochs=1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
@@ -143,7 +143,7 @@ def test_a_training_that_dies_before_it_says_who_it_is_is_over(tmp_path: Path, m
     monkeypatch.setattr(launch.sys, "executable", "/bin/false")
     launch.start(run).wait()
     assert run.life() == "gone"
-    assert plain.follow(run, io.StringIO()) == feed.LOST
+    assert plain.follow(run, io.StringIO()) == feed.EXIT_LOST
 
 
 @pytest.mark.parametrize(
@@ -160,16 +160,16 @@ def test_a_training_that_dies_before_it_says_who_it_is_is_over(tmp_path: Path, m
 )
 def test_a_task_that_breaks_its_contract(trained: Trained, kind: str, method: str, message: str) -> None:
     for sanity, it in [("true", 0), ("false", 5)] if method == "evaluate" else [("true", 0)]:
-        task = f'task={{use="./watchers.py:BadTask", args={{kind="{kind}", method="{method}"}}}}'
+        task = f'task={{use="./common_hooks.py:BadTask", args={{kind="{kind}", method="{method}"}}}}'
         (end,) = records(trained(task, f"run.sanity={sanity}", code=2), "end")
         line = inspect.getsourcelines(getattr(BadTask, method))[1]
-        assert f"watchers.py:{line}: the task's {method} has returned" in str(end["reason"])
+        assert f"common_hooks.py:{line}: the task's {method} has returned" in str(end["reason"])
         assert message in str(end["reason"])
         assert end["it"] == it
 
 
 def test_an_evaluation_needs_no_gradient(trained: Trained) -> None:
-    detached = 'task={use="./watchers.py:BadTask", args={kind="no gradient", method="evaluate"}}'
+    detached = 'task={use="./common_hooks.py:BadTask", args={kind="no gradient", method="evaluate"}}'
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
     trained(detached, *off)
 
@@ -229,5 +229,5 @@ def test_what_is_made_must_be_what_it_is_for(trained: Trained, override: str, me
 
 def test_a_task_fires_points_of_the_pipeline(trained: Trained) -> None:
     point = 'points={after_densify={follows="before_train_iter", offers=["count"]}}'
-    told = 'hooks.told={use="./watchers.py:tells", points=["after_densify"]}'
+    told = 'hooks.told={use="./common_hooks.py:tells", points=["after_densify"]}'
     assert messages(trained(ONE_EPOCH, task("Densifies"), point, told)) == ["told"] * 5

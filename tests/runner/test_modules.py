@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from hookflow.runner.builder.components import Parts
+from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.trials.temporary_run import with_checkpoint
-from tests import pytorch_hooks
 from tests.conftest import TOY, NewRun, Train, Trained, messages, reason, records, strikes
-from tests.toy import Net
+from tests.support import pytorch_hooks
+from tests.support.toy import Net
 
 SWAP = ("max_epochs = 3", "max_iters = 1")
 
@@ -23,7 +23,7 @@ SWAP = ("max_epochs = 3", "max_iters = 1")
 def notes(tmp_path: Path, who: str = "probe", use: str = "Notes", **keys: object) -> str:
     written = "".join(f", {key.rstrip('_')}={value}" for key, value in keys.items())
     args = f'{{file="{tmp_path / "notes"}", who="{who}"}}'
-    return f'hooks.{who}={{use="./module_watchers.py:{use}", args={args}{written}}}'
+    return f'hooks.{who}={{use="./module_hooks.py:{use}", args={args}{written}}}'
 
 
 def noted(tmp_path: Path) -> list[str]:
@@ -102,7 +102,7 @@ def test_a_checkpoint_is_evaluated_with_those_of_its_stage(trained: Trained, tmp
 
 
 def test_an_idle_one_is_not_registered(trained: Trained, tmp_path: Path) -> None:
-    model = f'hooks.model={{use="./module_watchers.py:NotesModel", args={{file="{tmp_path / "held"}"}}}}'
+    model = f'hooks.model={{use="./module_hooks.py:NotesModel", args={{file="{tmp_path / "held"}"}}}}'
     more = notes(tmp_path, modules='["head", "body"]', every=3), notes(tmp_path, "late", modules='["head"]', from_=4)
     val = notes(tmp_path, "val", modules='["head"]', stages='["val"]')
     trained(model, *more, val, "run.val_every=6", swap=ITERS)
@@ -124,10 +124,10 @@ def test_the_order_is_the_same_whatever_has_been_idle(trained: Trained, own: boo
     model = [f'model.use="{Path(__file__)}:Own"'] if own else []
     at = 'points=["forward"], modules=["head"]'
     hooks = [
-        f'hooks.one={{use="./module_watchers.py:says", args={{text="first"}}, every=2, {at}}}',
-        f'hooks.two={{use="./module_watchers.py:says", args={{text="second"}}, {at}}}',
-        f'hooks.three={{use="./module_watchers.py:says", args={{text="third"}}, every=3, {at}}}',
-        'hooks.manual={use="./module_watchers.py:by_hand", points=["before_train"]}',
+        f'hooks.one={{use="./module_hooks.py:says", args={{text="first"}}, every=2, {at}}}',
+        f'hooks.two={{use="./module_hooks.py:says", args={{text="second"}}, {at}}}',
+        f'hooks.three={{use="./module_hooks.py:says", args={{text="third"}}, every=3, {at}}}',
+        'hooks.manual={use="./module_hooks.py:by_hand", points=["before_train"]}',
     ]
     run_dir = trained(*model, *hooks, "run.sanity=false", "run.val_every=9", swap=ITERS)
     due = {"first": (0, 2, 4), "second": range(6), "third": (0, 3)}
@@ -142,7 +142,7 @@ def test_the_order_is_the_same_whatever_has_been_idle(trained: Trained, own: boo
 def test_a_resumed_run_fires_as_another_does(resumes_alike: NewRun, trigger: str) -> None:
     """Also between a validation and the next iteration, which one answer of a trigger holds for."""
     where = f'points=["forward"], modules=["head"], stages=["train", "val"], {trigger}'
-    halves = f'hooks.halves={{use="./module_watchers.py:halves", {where}}}'
+    halves = f'hooks.halves={{use="./module_hooks.py:halves", {where}}}'
     resumes_alike(halves, OFTEN, "run.val_every=2", point="after_val", at=2, swap=ITERS)
 
 
@@ -150,7 +150,7 @@ def test_a_resumed_run_fires_as_another_does(resumes_alike: NewRun, trigger: str
 
 
 def test_one_that_takes_itself_off_is_called_once_for_each_module(trained: Trained, tmp_path: Path) -> None:
-    model = f'hooks.model={{use="./module_watchers.py:NotesModel", args={{file="{tmp_path / "held"}"}}}}'
+    model = f'hooks.model={{use="./module_hooks.py:NotesModel", args={{file="{tmp_path / "held"}"}}}}'
     once = notes(tmp_path, use="Once", modules='["body.0", "head"]')
     trained(once, notes(tmp_path, "stays", modules='["head"]'), model, "run.max_epochs=1")
     assert [line for line in noted(tmp_path) if "probe" in line] == ["probe body.0 0 train", "probe head 0 train"]
@@ -160,7 +160,7 @@ def test_one_that_takes_itself_off_is_called_once_for_each_module(trained: Train
 
 @pytest.mark.parametrize("use", ["Once", "Notes"])
 def test_a_resumed_run_remembers_removed_hooks(trained: Trained, train_here: Train, tmp_path: Path, use: str) -> None:
-    removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="probe", at=2}}'
+    removes = 'hooks.removes={use="./module_hooks.py:Removes", args={hook="probe", at=2}}'
     hook = notes(tmp_path, use=use, modules='["body.0", "head"]', from_=1)
     struck = strikes(tmp_path, 15, ("after_train_iter", 3))
     run_dir = trained(hook, *[removes] * (use == "Notes"), OFTEN, *struck, code=143)
@@ -172,7 +172,7 @@ def test_a_resumed_run_remembers_removed_hooks(trained: Trained, train_here: Tra
 def test_a_run_that_never_began_has_no_hook(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registered = []
 
-    def fails(parts: Parts, *_: object) -> None:
+    def fails(parts: RunComponents, *_: object) -> None:
         hooks = [module._forward_hooks for module in parts.model.modules()]
         registered.append((hooks, any(hooks)))
         raise RuntimeError("cannot be registered")
@@ -184,7 +184,7 @@ def test_a_run_that_never_began_has_no_hook(trained: Trained, tmp_path: Path, mo
     assert not any(hooks)
 
 
-OUTSIDE = 'hooks.outside={use="./module_watchers.py:elsewhere", points=["%s"]}'
+OUTSIDE = 'hooks.outside={use="./module_hooks.py:elsewhere", points=["%s"]}'
 NO_HANDLE = "run.handle is for a hook inside the network, while it is called"
 
 
@@ -192,7 +192,7 @@ NO_HANDLE = "run.handle is for a hook inside the network, while it is called"
     ("override", "message", "hint"),
     [
         (
-            'hooks.removes={use="./module_watchers.py:Removes", args={hook="prob", at=1}}',
+            'hooks.removes={use="./module_hooks.py:Removes", args={hook="prob", at=1}}',
             'there is no hook inside the network "prob"',
             'did you mean "probe"?',
         ),
@@ -209,15 +209,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing whe
 
 PIPELINE = """
 run = { name = "modules", default_hooks = false, max_epochs = 2, threads = 1, device = "cpu" }
-model = { use = "tests.pytorch_hooks:Net", args = { fails = FAILS, kind = "KIND" } }
-task.use = "tests.pytorch_hooks:step"
+model = { use = "tests.support.pytorch_hooks:Net", args = { fails = FAILS, kind = "KIND" } }
+task.use = "tests.support.pytorch_hooks:step"
 optimizer = { use = "torch.optim:SGD", args = { lr = 0.5 } }
-data.train.use = "tests.pytorch_hooks:Batches"
+data.train.use = "tests.support.pytorch_hooks:Batches"
 """
 
 
 class Declared(NamedTuple):
-    """A hook: a function of `tests.pytorch_hooks`, where it is registered, and how."""
+    """A hook: a function of `tests.support.pytorch_hooks`, where it is registered, and how."""
 
     function: str
     point: str
@@ -228,7 +228,7 @@ class Declared(NamedTuple):
     def table(self, name: str) -> str:
         keys = "prepend = true\n" * self.prepend + "always_call = true\n" * self.always_call
         where = f'points = ["{self.point}"]\nmodules = {list(self.modules)}\n{keys}'
-        return f'[hooks.{name}]\nuse = "tests.pytorch_hooks:{self.function}"\n{where}'
+        return f'[hooks.{name}]\nuse = "tests.support.pytorch_hooks:{self.function}"\n{where}'
 
     def register(self, net: nn.Module) -> None:
         function = getattr(pytorch_hooks, self.function)

@@ -21,12 +21,12 @@ from hookflow.graph.observation import Method, Seen, Slots, missing, never_seen
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import load
 from hookflow.runner.builder.build import build
+from hookflow.runner.device.precision import torch_settings
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.runner.observer import Observer
-from hookflow.runner.precision import torch_settings
-from hookflow.runner.run_tensors import Fingerprints, Leaves, WatchedDict
 from hookflow.service.pipelines import valid_plan
-from hookflow.trials.temporary_run import Observed, in_temporary_run, observe
+from hookflow.trials.observer import HookObserver
+from hookflow.trials.run_tensors import Leaves, TensorFingerprints, WatchedDict
+from hookflow.trials.temporary_run import ObservationResult, in_temporary_run, observe
 from tests.conftest import TOY
 
 NOTHING = Slots()
@@ -34,7 +34,7 @@ NOTHING = Slots()
 
 def observed(
     hooks: Mapping[str, Any], file: Path = TOY, data: Mapping[str, Any] | None = None, **run: Any
-) -> tuple[Plan, Observed]:
+) -> tuple[Plan, ObservationResult]:
     """Observe a pipeline with these hooks and no others, and with other tables of `data`, if given."""
     tables: dict[str, Any] = tomli.loads(file.read_text())
     tables["data"] |= data or {}
@@ -57,7 +57,7 @@ def by_method(seen: Iterable[Seen]) -> dict[Method, Slots]:
 
 
 TOUCHES = {
-    # name of the function in undeclared.py: where it stands, and what is seen
+    # name of the function in undeclared_hooks.py: where it stands, and what is seen
     "clips_by_numpy": ("after_backward", Slots(("grads",), ("grads",))),
     "writes_by_data": ("after_train_iter", Slots(("model",), ("model",))),
     "replaces": ("after_train_epoch", Slots((), ("grads", "model"))),
@@ -83,12 +83,14 @@ TOUCHES = {
 
 
 @pytest.fixture(scope="module")
-def all_at_once() -> tuple[Plan, Observed]:
-    return observed({name: {"use": f"./undeclared.py:{name}", "points": [at]} for name, (at, _) in TOUCHES.items()})
+def all_at_once() -> tuple[Plan, ObservationResult]:
+    return observed(
+        {name: {"use": f"./undeclared_hooks.py:{name}", "points": [at]} for name, (at, _) in TOUCHES.items()}
+    )
 
 
 @pytest.mark.parametrize("name", TOUCHES)
-def test_what_a_hook_touches_is_seen_and_nothing_else(all_at_once: tuple[Plan, Observed], name: str) -> None:
+def test_what_a_hook_touches_is_seen_and_nothing_else(all_at_once: tuple[Plan, ObservationResult], name: str) -> None:
     plan, result = all_at_once
     assert not [one for one in result.silent if one.hook == name]
     assert by_method(result.seen)[name, ""] == TOUCHES[name][1]
@@ -98,10 +100,10 @@ def test_what_a_hook_touches_is_seen_and_nothing_else(all_at_once: tuple[Plan, O
 
 def test_hooks_that_fire_within_a_hook_are_seen_on_their_own() -> None:
     hooks = {
-        "outer": {"use": "./undeclared.py:trains_again", "points": ["before_train_epoch"]},
-        "inner": {"use": "./undeclared.py:draws_in_forward", "points": ["forward"], "modules": ["head"]},
-        "listens": {"use": "./undeclared.py:writes_when_logged", "points": ["on_log"]},
-        "logs": {"use": "./undeclared.py:logs", "points": ["after_train_iter"]},
+        "outer": {"use": "./undeclared_hooks.py:trains_again", "points": ["before_train_epoch"]},
+        "inner": {"use": "./undeclared_hooks.py:draws_in_forward", "points": ["forward"], "modules": ["head"]},
+        "listens": {"use": "./undeclared_hooks.py:writes_when_logged", "points": ["on_log"]},
+        "logs": {"use": "./undeclared_hooks.py:logs", "points": ["after_train_iter"]},
     }
     result = by_method(observed(hooks)[1].seen)
     assert result["outer", ""] == Slots(("grads", "model"), ("grads", "model", "rng"))
@@ -124,9 +126,9 @@ def test_hooks_that_monitor_a_metric_of_a_set_declare_all_that_they_touch() -> N
 
 def test_the_state_of_hooks_matters_once_another_touches_it() -> None:
     hooks = {
-        "plateau": {"use": "./undeclared.py:Plateau"},
-        "teacher": {"use": "./undeclared.py:Teacher"},
-        "alone": {"use": "./undeclared.py:SwappedAverage"},
+        "plateau": {"use": "./undeclared_hooks.py:Plateau"},
+        "teacher": {"use": "./undeclared_hooks.py:Teacher"},
+        "alone": {"use": "./undeclared_hooks.py:SwappedAverage"},
     }
     plan, result = observed(hooks)
     lacking = missing(plan, result.seen)
@@ -137,8 +139,8 @@ def test_the_state_of_hooks_matters_once_another_touches_it() -> None:
 
 def test_what_is_declared_is_not_missing_and_what_is_not_seen_is_told() -> None:
     hooks = {
-        "draws": {"use": "./undeclared.py:draws_torch", "points": ["after_val"], "writes": ["rng", "model"]},
-        "logs": {"use": "./undeclared.py:logs", "points": ["after_test"], "reads": ["grads"]},
+        "draws": {"use": "./undeclared_hooks.py:draws_torch", "points": ["after_val"], "writes": ["rng", "model"]},
+        "logs": {"use": "./undeclared_hooks.py:logs", "points": ["after_test"], "reads": ["grads"]},
     }
     plan, result = observed(hooks)
     assert not missing(plan, result.seen)
@@ -147,19 +149,19 @@ def test_what_is_declared_is_not_missing_and_what_is_not_seen_is_told() -> None:
 
 
 def test_several_models_have_slots_of_their_own_and_any_length_is_observed() -> None:
-    hooks = {"mine": {"use": "./undeclared.py:halves_generator", "points": ["after_train_iter"]}}
+    hooks = {"mine": {"use": "./undeclared_hooks.py:halves_generator", "points": ["after_train_iter"]}}
     _, result = observed(hooks, TOY.with_name("gan.toml"))
     slots = ("lr.generator", "model.generator")
     assert by_method(result.seen)["mine", ""] == Slots(slots, slots)
-    hooks = {"logs": {"use": "./undeclared.py:logs", "points": ["after_train_iter"]}}
+    hooks = {"logs": {"use": "./undeclared_hooks.py:logs", "points": ["after_train_iter"]}}
     assert observed(hooks, accumulate=2)[1].iters == 4
     assert observed(hooks, max_iters=3)[1].iters == 3
 
 
 def test_what_a_hook_raises_ends_nothing_and_stops_are_not_obeyed() -> None:
     hooks = {
-        "fails": {"use": "./undeclared.py:fails", "points": ["after_train_iter"]},
-        "stops": {"use": "./undeclared.py:stops", "points": ["after_train_iter"], "writes": ["control"]},
+        "fails": {"use": "./undeclared_hooks.py:fails", "points": ["after_train_iter"]},
+        "stops": {"use": "./undeclared_hooks.py:stops", "points": ["after_train_iter"], "writes": ["control"]},
     }
     _, result = observed(hooks)
     assert result.iters == 4
@@ -172,7 +174,7 @@ def test_a_run_that_is_observed_ends_with_the_bits_of_one_that_is_not() -> None:
         plan = valid_plan(loaded)
         with torch_settings(loaded.pipeline.run, lambda *said: None):
             parts = build(loaded, plan, TOY.parent, lambda *said: None)
-            observer = Observer(plan, parts) if watched else None
+            observer = HookObserver(plan, parts) if watched else None
             train = partial(Trainer.train_once, test=False, epochs=2, iters=2)
             in_temporary_run(loaded, parts, plan, train, lambda *said: None, observer=observer)
             if observer:
@@ -186,7 +188,7 @@ def test_a_run_that_is_observed_ends_with_the_bits_of_one_that_is_not() -> None:
 
 def test_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    hooks = {"file": {"use": "./undeclared.py:leaves_a_file", "points": ["after_train_iter"]}}
+    hooks = {"file": {"use": "./undeclared_hooks.py:leaves_a_file", "points": ["after_train_iter"]}}
     observed(hooks, dir=str(tmp_path / "runs"))
     assert [*tmp_path.iterdir()] == []
 
@@ -197,7 +199,7 @@ class Holds:
 
 
 def prints(thing: Any) -> Leaves:
-    return dict(Fingerprints().of(thing))
+    return dict(TensorFingerprints().of(thing))
 
 
 def optimizer(momentum: float) -> torch.optim.Optimizer:
@@ -243,7 +245,7 @@ def test_an_object_that_holds_itself_ends_and_functions_and_threads_have_none() 
     model, holder = nn.Linear(2, 2), Holds(None)
     holder.value = [holder, model, 3]
     assert {("value", "1", "weight"), ("value", "1", "bias"), ("value", "2")} < prints(holder).keys()
-    assert dict(Fingerprints([model]).of(holder)).keys() == {("value", "2")}
+    assert dict(TensorFingerprints([model]).of(holder)).keys() == {("value", "2")}
     assert not prints(Holds(print)) | prints(Holds(lambda: 1))
 
 

@@ -16,19 +16,20 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import PlannedHook, WhenFull
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.offload import hook_thread
+from hookflow.offload.executor import SWITCH_INTERVAL
+from hookflow.offload.hook_process import TensorChannel
+from hookflow.offload.hook_thread import HookThread, QueuedFiring
+from hookflow.offload.model_copies import ModelCopies, copy_arguments
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.use import refer
-from hookflow.runner.dispatch import beside
-from hookflow.runner.dispatch.beside import SWITCH, Job, ModelCopies, Worker, copied
-from hookflow.runner.dispatch.hook_process import Channel
 from tests.conftest import TOY, NewRun, Trained, ended, reason, records, refusal
-from tests.hook_nodes import node
-from tests.limits import LIMIT
 from tests.runner.same import assert_same, final_state, logged
+from tests.support.hook_nodes import node, plan
+from tests.support.limits import LIMIT
+from tests.support.overrides import NUMBERS, WATCHES
 
-WATCHES = 'hooks.watches={use="./offloaded.py:Watches", args={wait=%s}, %s}'
-SUMS = 'hooks.sums={use="./offloaded.py:sums", points=["after_train_iter"], %s}'
-NUMBERS = ("weights", "grads", "seen_loss", "inputs")
+SUMS = 'hooks.sums={use="./offloaded_hooks.py:sums", points=["after_train_iter"], %s}'
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_a_hook_that_measures_its_own_thread_or_process_is_not_taken_from_it(
 def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen_and_checked(
     left_alone: RunDir, undisturbed: Trained, trained: Trained, offload: str
 ) -> None:
-    spoils = f'hooks.spoils={{use="./offloaded.py:Spoils", offload={offload}}}'
+    spoils = f'hooks.spoils={{use="./offloaded_hooks.py:Spoils", offload={offload}}}'
     here = undisturbed(WATCHES % (0, "every=1"))
     beside = trained(WATCHES % (0.003, f"offload={offload}, queue=3"), spoils)
     assert_same(final_state(left_alone)["model"], final_state(beside)["model"])
@@ -73,16 +74,20 @@ def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen_and_checked(
     done = [figures for frame in records(beside, "frame") for figures in frame.get("beside", {}).values()]  # type: ignore[attr-defined]
     assert sum(count for count, *_ in done) == 2 * 15
     assert not any("beside" in frame for frame in records(here, "frame"))
-    hook = f'hooks.fails={{use="./offloaded.py:logs_no_text", points=["after_train_iter"], offload={offload}}}'
+    hook = f'hooks.fails={{use="./offloaded_hooks.py:logs_no_text", points=["after_train_iter"], offload={offload}}}'
     error, *_ = records(trained(hook, code=1), "error")
     assert 'run.log_text("sample", …) needs a string, not a int (3)' in str(error["traceback"])
 
 
 def test_the_training_goes_first(trained: Trained) -> None:
     """Others are nicer; a thread lets go of Python soon, and has as many threads of torch as the training."""
-    shares = 'hooks.shares={use="./offloaded.py:shares", points=["after_train_iter"], offload=%s}'
+    shares = 'hooks.shares={use="./offloaded_hooks.py:shares", points=["after_train_iter"], offload=%s}'
     before, nice = sys.getswitchinterval(), float(os.nice(0))
-    for offload, interval, niceness in (("false", before, nice), ("true", SWITCH, 19.0), ('"process"', before, 19.0)):
+    for offload, interval, niceness in (
+        ("false", before, nice),
+        ("true", SWITCH_INTERVAL, 19.0),
+        ('"process"', before, 19.0),
+    ):
         run_dir = trained("run.threads=1", shares % offload)
         assert {*logged(run_dir, "threads").values()} == {1.0}
         assert [*logged(run_dir, "interval").values()] == pytest.approx([interval] * 15)
@@ -100,7 +105,7 @@ def test_a_checkpoint_waits_for_its_state(resumes_alike: Any) -> None:
     [("true", "raise", 1), ("true", "disable", 0), ("true", "ignore", 0), ('"process"', "ignore", 0)],
 )
 def test_its_errors_come_home(trained: Trained, offload: str, on_error: str, code: int) -> None:
-    hook = 'hooks.fails={use="./offloaded.py:Fails", offload=%s, on_error="%s"}'
+    hook = 'hooks.fails={use="./offloaded_hooks.py:Fails", offload=%s, on_error="%s"}'
     run_dir = trained(hook % (offload, on_error), code=code)
     error, *others = records(run_dir, "error")
     assert len(others) == (12 if on_error == "ignore" else 0), "those that wait are dropped, unless the hook goes on"
@@ -122,13 +127,13 @@ def test_its_errors_come_home(trained: Trained, offload: str, on_error: str, cod
     ],
 )
 def test_what_belongs_to_the_training_thread_is_refused(trained: Trained, attribute: str, message: str) -> None:
-    hook = f'hooks.asks={{use="./offloaded.py:Asks", args={{attribute="{attribute}"}}, offload=true}}'
+    hook = f'hooks.asks={{use="./offloaded_hooks.py:Asks", args={{attribute="{attribute}"}}, offload=true}}'
     assert message in reason(trained(hook, code=2))
 
 
 def test_who_comes_after_it_by_an_edge_waits_for_it(trained: Trained) -> None:
-    slow = 'hooks.slow={use="./offloaded.py:Slow", offload=true}'
-    follows = 'hooks.follows={use="./offloaded.py:follows", points=["after_train_iter"], after=["slow"]}'
+    slow = 'hooks.slow={use="./offloaded_hooks.py:Slow", offload=true}'
+    follows = 'hooks.follows={use="./offloaded_hooks.py:follows", points=["after_train_iter"], after=["slow"]}'
     run_dir = trained(slow, follows)
     assert logged(run_dir, "slow_is_at") == {it: float(it) for it in range(1, 16)}
 
@@ -138,13 +143,21 @@ REFUSED = {
     "writes": ("clip", "hooks.clip.offload=true", "it writes grads at "),
     "saves": ("checkpoint", "hooks.checkpoint.offload=true", "it uses run."),
     "around": ("ema", "hooks.ema.offload=true", "it is half of an around at "),
-    "sums over ranks": ("sums", SUMS % "offload=true", "it uses run.sum (tests/offloaded.py:"),
-    "talks": ("t", 'hooks.t={use="./offloaded.py:Talks", offload=true}', "it calls torch.distributed.all_reduce ("),
-    "gathers": ("sums", SUMS.replace("py:sums", "py:gathers") % "offload=true", f"{GATHERS} (tests/offloaded.py:"),
+    "sums over ranks": ("sums", SUMS % "offload=true", "it uses run.sum (tests/support/offloaded_hooks.py:"),
+    "talks": (
+        "t",
+        'hooks.t={use="./offloaded_hooks.py:Talks", offload=true}',
+        "it calls torch.distributed.all_reduce (",
+    ),
+    "gathers": (
+        "sums",
+        SUMS.replace("py:sums", "py:gathers") % "offload=true",
+        f"{GATHERS} (tests/support/offloaded_hooks.py:",
+    ),
     "inside": ("i", 'hooks.i={use="activation_stats", modules=["*"], offload=true}', "in the middle of PyTorch's own"),
     "read by a condition": (
         "watches",
-        WATCHES % (0, "offload=true") + '\nhooks.other={use="./offloaded.py:Slow", when="weights > 1"}',
+        WATCHES % (0, "offload=true") + '\nhooks.other={use="./offloaded_hooks.py:Slow", when="weights > 1"}',
         '"other" reads scalars.weights at after_train_iter, which it writes',
     ),
 }
@@ -167,8 +180,11 @@ def test_auto_offloads_what_may_be_and_notes_what_stands_in_the_way() -> None:
     assert notes[0].startswith('hook "clip" (offload = "auto") fires in the training thread: it writes grads')
 
 
-def new_worker(hook: PlannedHook, say: Callable[[str, str], None] = lambda text, level: None) -> Worker:
-    return Worker(hook, None, lambda: None, say)
+(BINDING,) = plan(node("h")).bindings
+
+
+def new_worker(hook: PlannedHook, say: Callable[[str, str], None] = lambda text, level: None) -> HookThread:
+    return HookThread(hook, None, lambda: None, say)
 
 
 @pytest.mark.parametrize(
@@ -187,12 +203,12 @@ def test_a_full_queue(when_full: WhenFull, fired: list[int], dropped: int) -> No
 
     for k in range(5):
         if worker.makes_room():
-            worker.put(Job(node("h").bound[0], k, lambda k=k: fire(k), None, None))
+            worker.put(QueuedFiring(BINDING, k, lambda k=k: fire(k), None, None))
         assert begun.wait(10)
     may_go_on.set()
     worker.wait()
     assert (seen, worker.dropped) == (fired, dropped)
-    (figures,) = worker.take().values()
+    (figures,) = worker.take_times().values()
     assert (figures[0], figures[3:]) == (len(fired), [0, dropped])
 
 
@@ -200,8 +216,8 @@ def test_a_full_queue(when_full: WhenFull, fired: list[int], dropped: int) -> No
 def test_a_hook_that_hangs_is_named_while_the_training_waits_for_it(
     monkeypatch: pytest.MonkeyPatch, waits_for: str
 ) -> None:
-    monkeypatch.setattr(beside, "SLOW_WAIT", 0.0)
-    monkeypatch.setattr(beside, "HEARS", 0.01)
+    monkeypatch.setattr(hook_thread, "SLOW_WAIT", 0.0)
+    monkeypatch.setattr(hook_thread, "SIGNAL_INTERVAL", 0.01)
     said, may_go_on = list[str](), threading.Event()
 
     def say(text: str, level: str) -> None:
@@ -216,10 +232,10 @@ def test_a_hook_that_hangs_is_named_while_the_training_waits_for_it(
         begun.set()
         may_go_on.wait()
 
-    worker.put(Job(node("h").bound[0], 7, fire, None, None))
+    worker.put(QueuedFiring(BINDING, 7, fire, None, None))
     assert begun.wait(LIMIT)
     if waits_for == "room":
-        worker.put(Job(node("h").bound[0], 8, lambda: None, None, None))
+        worker.put(QueuedFiring(BINDING, 8, lambda: None, None, None))
         assert worker.makes_room()
     worker.wait()
     assert len(said) >= 3
@@ -247,14 +263,14 @@ def test_hooks_that_fire_at_one_point_share_a_copy_of_the_network() -> None:
 def test_copies_have_no_graph_and_share_no_memory() -> None:
     weight = torch.ones(2, requires_grad=True)
     offered = {"loss": weight.sum(), "of": [weight, ("text", 3, {1, 2})]}
-    taken = copied(offered)
+    taken = copy_arguments(offered)
     assert not taken["loss"].requires_grad
     assert taken["of"][0].data_ptr() != weight.data_ptr()
     assert taken["of"][1] == ("text", 3, {1, 2})
     assert taken["of"][1][2] is not offered["of"][1][2]  # type: ignore[index]
 
 
-HANGS = 'hooks.hangs={use="./offloaded.py:Hangs", args={mark="%s"}, offload=true, timeout="0.2s", on_error="%s"}'
+HANGS = 'hooks.hangs={use="./offloaded_hooks.py:Hangs", args={mark="%s"}, offload=true, timeout="0.2s", on_error="%s"}'
 
 
 @pytest.mark.parametrize(("on_error", "code"), [("raise", 1), ("disable", 0), ("ignore", 0)])
@@ -273,11 +289,11 @@ def test_a_timeout_is_for_an_offloaded_hook_which_has_a_thread_or_a_process() ->
     assert for_offloaded in refusal('hooks.clip.timeout="3s"').message
     assert "must be seconds, not a number" in refusal("hooks.clip.timeout=3").message
     points = 'points=[{at="after_train_iter", offload=true}, {at="after_train_epoch", offload="process"}]'
-    both = refusal(f'hooks.slow={{use="./offloaded.py:logs_no_text", {points}}}')
+    both = refusal(f'hooks.slow={{use="./offloaded_hooks.py:logs_no_text", {points}}}')
     assert "in a thread at one point and in a process at another" in both.message
 
 
-DOUBLES = 'hooks.doubles={use="./offloaded.py:Doubles", points=[%s, "after_run"]%s}'
+DOUBLES = 'hooks.doubles={use="./offloaded_hooks.py:Doubles", points=[%s, "after_run"]%s}'
 
 
 def test_a_hook_may_be_offloaded_at_one_of_its_points(trained: Trained) -> None:
@@ -306,7 +322,7 @@ READS_RATE = "it reads lr at before_optimizer_step"
 )
 def test_the_point_that_is_in_the_way_is_named(tmp_path: Path, keys: str, line: int, obstacle: str) -> None:
     text, file = TOY.read_text() + "\n", tmp_path / "toy.toml"
-    use = Path("tests/offloaded.py").absolute()
+    use = Path("tests/support/offloaded_hooks.py").absolute()
     with pytest.raises(UserError) as refused:
         compile_pipeline(parse(f'{text}[hooks.doubles]\nuse = "{use}:Doubles"\n{keys}\n', file), TOY.parent)
     (problem,) = refused.value.problems
@@ -315,7 +331,7 @@ def test_the_point_that_is_in_the_way_is_named(tmp_path: Path, keys: str, line: 
     assert problem.where.line == text.count("\n") + line
 
 
-DRAWS = 'hooks.draws={use="./offloaded.py:Draws", offload="process"}'
+DRAWS = 'hooks.draws={use="./offloaded_hooks.py:Draws", offload="process"}'
 
 
 def test_a_process_draws_numbers_of_its_own_and_resumes_alike(left_alone: RunDir, resumes_alike: NewRun) -> None:
@@ -327,11 +343,18 @@ def test_a_process_draws_numbers_of_its_own_and_resumes_alike(left_alone: RunDir
 
 
 def test_a_process_that_dies_is_an_error_and_is_replaced(trained: Trained) -> None:
-    run_dir = trained('hooks.dies={use="./offloaded.py:Dies", offload="process", on_error="ignore"}')
+    run_dir = trained('hooks.dies={use="./offloaded_hooks.py:Dies", offload="process", on_error="ignore"}')
     (error,) = records(run_dir, "error")
     assert (error["type"], error["text"]) == ("ProcessEndedError", "the process of the hook was killed by SIGKILL")
     fired = [*logged(run_dir, "fired").values()][:6]
     assert fired == [1.0, 2.0, 3.0, 2.0, 3.0, 4.0], "it was home after the first iteration, to be looked at"
+
+
+def test_a_firing_whose_process_has_died_is_called_again_in_another(trained: Trained, tmp_path: Path) -> None:
+    use = f'use="./offloaded_hooks.py:DiesAtFirst", args={{mark="{tmp_path / "mark"}"}}'
+    run_dir = trained(f'hooks.dies={{{use}, offload="process", retry=1}}', "run.max_epochs=1")
+    assert (tmp_path / "mark").read_text() == "died, alive"
+    assert not records(run_dir, "error")
 
 
 def test_a_process_is_ended_by_a_timeout(trained: Trained, tmp_path: Path) -> None:
@@ -339,7 +362,7 @@ def test_a_process_is_ended_by_a_timeout(trained: Trained, tmp_path: Path) -> No
     run_dir = trained(hangs % (tmp_path / "mark", "ignore"))
     assert {error["type"] for error in records(run_dir, "error")} == {"TimeoutError"}
     assert len(records(run_dir, "error")) > 1  # each firing has a process
-    assert "its process is ended; the hook is as it was when it last came home" in str(
+    assert "its process is ended; the hook has the attributes that were brought back last" in str(
         records(run_dir, "error")[0]["traceback"]
     )
 
@@ -349,7 +372,7 @@ def test_a_process_is_ended_by_a_timeout(trained: Trained, tmp_path: Path) -> No
     [("HoldsLock", "TypeError: cannot pickle '_thread.lock'"), ("InMain", "InMain is in the script that runs")],
 )
 def test_a_hook_that_no_process_can_be_sent_is_refused(trained: Trained, hook: str, why: str) -> None:
-    run_dir = trained(f'hooks.theirs={{use="./offloaded.py:{hook}", offload="process"}}', code=2)
+    run_dir = trained(f'hooks.theirs={{use="./offloaded_hooks.py:{hook}", offload="process"}}', code=2)
     assert f'hook "theirs" cannot be offloaded to a process: {why}' in reason(run_dir)
 
 
@@ -368,20 +391,20 @@ def test_a_process_imports_what_its_run_names_and_nothing_of_its_folder(
 def test_a_file_that_a_hook_leaves_open_in_its_process_is_written(trained: Trained, tmp_path: Path) -> None:
     path = tmp_path / "file"
     args = f'args={{path="{path}"}}'
-    trained(f'hooks.leaves={{use="./offloaded.py:LeavesOpen", offload="process", {args}}}', "run.max_epochs=1")
+    trained(f'hooks.leaves={{use="./offloaded_hooks.py:LeavesOpen", offload="process", {args}}}', "run.max_epochs=1")
     assert path.read_text() == "early\nat exit\n"
 
 
 def test_what_a_hook_starts_in_its_process_ends_by_sigterm(trained: Trained) -> None:
-    run_dir = trained('hooks.starts={use="./offloaded.py:Starts", offload="process"}', "run.max_epochs=1")
+    run_dir = trained('hooks.starts={use="./offloaded_hooks.py:Starts", offload="process"}', "run.max_epochs=1")
     assert [*logged(run_dir, "codes").values()] == [-1515.0]
 
 
 def test_what_cannot_be_unpickled_does_not_harm_what_is_sent_next() -> None:
-    """The error comes home whole although tensors are on their way that nobody has asked for yet."""
-    from tests.offloaded import Reads
+    """The error arrives whole although tensors are on their way that nobody has asked for yet."""
+    from tests.support.offloaded_hooks import Reads
 
-    here, there = (Channel(Connection(each.detach())) for each in socket.socketpair())
+    here, there = (TensorChannel(Connection(each.detach())) for each in socket.socketpair())
     sent = [[torch.ones(2), Reads(), torch.zeros(1 << 20)], {"bits": torch.ones(3, dtype=torch.bfloat16)}]
     sender = threading.Thread(target=lambda: [here.send(each) for each in sent])
     sender.start()

@@ -13,9 +13,9 @@ from typing import IO, Any
 
 import pytest
 
-from hookflow.runner.process.main import collect_garbage
+from hookflow.runner.attempt.main import collect_garbage
 from hookflow.runner.process.open_files import close_open_files, flush_open_files
-from tests.limits import LIMIT
+from tests.support.limits import LIMIT
 
 TEXT = "written\n"
 
@@ -98,8 +98,8 @@ def test_what_cannot_be_written_is_told(capsys: pytest.CaptureFixture[str]) -> N
 
 LEAVES = """
 import atexit, gc, os, sys
-from hookflow.runner.process import main
-main.SETTLE, main.GRACE = 0.1, float(sys.argv[3])
+from hookflow.runner.attempt import main, session
+session.SETTLE, main.GRACE = 0.1, float(sys.argv[3])
 main.prepare_exit()
 
 class Hook:

@@ -13,11 +13,11 @@ import hookflow
 from hookflow.cli.resume import Changes
 from hookflow.cli.run import forked
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from hookflow.runner.optimizer_modes import OptimizerModes
+from hookflow.runner.model.optimizer_modes import OptimizerModes
 from tests.cli.conftest import invoke
 from tests.conftest import NewRun, Train, Trained, messages, reason, records
 from tests.runner.same import assert_same, final_state
-from tests.toy import Net
+from tests.support.toy import Net
 
 
 class Averaged(Optimizer):

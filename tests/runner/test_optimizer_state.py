@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hookflow.hooks.optimizer_state import host_tensors_of, load_optimizer_state
-from tests.conftest import NewRun, Trained, messages
+from tests.conftest import NewRun, Trained
 from tests.runner.same import assert_same, final_state
 
 STEPS = 4
@@ -242,29 +242,3 @@ def test_a_wrapper_keeps_the_groups_of_what_it_wraps(kind: type[Ahead]) -> None:
 def test_a_wrapper_goes_on_to_the_bit_with_its_schedule(resumes_alike: NewRun) -> None:
     wrapped = MASTER[0].replace("MasterSGD", "Ahead")
     resumes_alike(wrapped, *MASTER[1:], point="after_train_iter", at=8)
-
-
-class Counting(torch.optim.SGD):
-    """Counts its steps where no `state_dict` looks."""
-
-    def __init__(self, params: Any, lr: float = 0.1) -> None:
-        super().__init__(params, lr)
-        self.steps = 0
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.steps += 1
-        super().step()
-
-
-class Remembering(Counting):
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "steps": self.steps}
-
-
-@pytest.mark.parametrize(("kind", "is_named"), [(Counting, True), (Remembering, False), (MasterSGD, False)])
-def test_what_an_optimizer_keeps_beside_its_state_is_named(
-    trained: Trained, kind: type[Optimizer], is_named: bool
-) -> None:
-    run_dir = trained(f'optimizer={{use="{__file__}:{kind.__name__}"}}', "run.max_epochs=2")
-    lost = [text for text in messages(run_dir, "warn") if text.startswith('the optimizer "optimizer"')]
-    assert [f"({kind.__name__}) changes steps" in text for text in lost] == [True] * is_named

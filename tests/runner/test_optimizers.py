@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
+import hookflow
 from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.components import ParamGroup
-from hookflow.runner.builder.selectors import param_groups, scale_groups
+from hookflow.runner.model.selectors import param_groups, scale_groups
 from tests.conftest import TESTS, TOY, NewRun, Trained, messages, reason, refusal
-from tests.gan import Discriminator, Generator
-from tests.golden_files import check_golden
 from tests.runner.same import assert_same, curve, final_state
-from tests.toy import Net, Points, Tied
+from tests.support.gan import Discriminator, Generator
+from tests.support.golden_files import check_golden
+from tests.support.plain_training import NET, OFF, by_hand, sgd
+from tests.support.toy import Net, Tied
 
-GAN = (TOY.read_text(), (TESTS / "gan.toml").read_text())
+GAN = (TOY.read_text(), (TESTS / "support" / "gan.toml").read_text())
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_a_loss_reaches_the_parameters_of_its_optimizer_alone(gan: Trained) -> N
 
 
 def test_the_trace(gan: Trained, tmp_path: Path) -> None:
-    tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{tmp_path / "trace"}"}}, '
+    tracer = f'hooks.tracer={{use="./common_hooks.py:Tracer", phase="last", args={{file="{tmp_path / "trace"}"}}, '
     picked = 'modules=["generator.1"], parameters=["generator.1.bias"]}'
     gan(tracer + picked, "data.train.args={examples=16}", "run.max_epochs=1")
     check_golden("trace_steps_itself.txt", (tmp_path / "trace").read_text())
@@ -99,6 +100,37 @@ def test_a_task_that_steps_without_the_run_is_a_warning(gan: Trained) -> None:
     assert not any("run.step" in line for line in messages(gan(), "warn"))
 
 
+def test_a_batch_may_be_none(tmp_path: Path) -> None:
+    """A task that makes its own data is given nothing, and steps its optimizers itself."""
+    net = nn.Linear(1, 1)
+
+    class Steps:
+        steps_itself = True
+
+        def step(self, run: Any, batch: Any) -> dict[str, Any]:
+            assert batch is None
+            loss = run.model(torch.ones(2, 1)).square().mean()
+            run.backward(loss)
+            run.step()
+            return {"loss": loss}
+
+        def batch_size(self, batch: Any) -> int:
+            return 2
+
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    pipeline = {
+        "run": {"name": "none", "max_iters": 3, "device": "cpu"},
+        "model": {"use": net},
+        "optimizer": {"use": lambda params: optimizer},
+        "task": {"use": Steps()},
+        "data": {"train": {"use": [None] * 3}},
+    }
+    before = net.weight.detach().clone()
+    run = hookflow.train(pipeline, "none", runs=tmp_path)
+    assert run.status == "finished"
+    assert not torch.equal(net.weight, before), "the optimizer that exists has trained it"
+
+
 def test_each_of_several_steps_has_norms_of_its_own(gan: Trained) -> None:
     both = 'hooks.clip={use="grad_clip", args={max_norm=0.5}}'
     logged = Counter(name for *_, name in curve(gan(both, 'hooks.norms={use="grad_norm"}', "run.max_epochs=1")))
@@ -116,52 +148,16 @@ def test_one_optimizer_of_several_models_steps_them_together(trained: Trained) -
     assert "grad_norm" in {name for *_, name in curve(trained(swap=(toy, models + one + data + clip)))}
 
 
-OFF = [f"hooks.{name}.enabled=false" for name in ("schedule", "ema", "throughput", "early_stop")]
 ONE = '[optimizer]\nuse = "torch.optim:SGD"\nargs = { lr = 0.1, momentum = 0.9 }\n'
 MUON = '[optimizer.muon]\nuse = "torch.optim:Muon"\nargs = {{ lr = 0.02 }}\n{}\n'
 ADAMW = '[optimizer.adamw]\nuse = "torch.optim:AdamW"\nargs = {{ lr = 0.01 }}\n{}\n'
 MATRICES = 'parameters = ["body.0.weight"]'
-NET = f'model.use="{__file__}:Fixed"'
-
-
-class Fixed(Net):
-    """A net that draws nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body[3] = nn.Identity()
-        for k, parameter in enumerate(self.parameters()):
-            values = torch.sin(torch.arange(parameter.numel(), dtype=torch.float32) + k)
-            parameter.data = 0.5 * values.reshape(parameter.shape)
-
-
-def by_hand(
-    optimizers: Callable[[nn.Module], list[torch.optim.Optimizer]],
-    clip: Callable[[nn.Module], object] = lambda net: None,
-    dtype: torch.dtype = torch.float32,
-) -> Net:
-    """Train for two epochs in plain PyTorch; the loss of a network in bf16 is computed in fp32."""
-    net, data = Fixed().to(dtype), Points(0, torch.device("cpu"))
-    several = optimizers(net)
-    for epoch in range(2):
-        for inputs, target in data.epoch(epoch):
-            net.zero_grad()
-            logits = net(inputs.to(dtype))
-            cross_entropy(logits.float() if dtype is torch.bfloat16 else logits, target).backward()
-            clip(net)
-            for optimizer in several:
-                optimizer.step()
-    return net
 
 
 def muon_and_adamw(net: nn.Module) -> list[torch.optim.Optimizer]:
     parameters = dict(net.named_parameters())
     matrix = parameters.pop("body.0.weight")
     return [torch.optim.Muon([matrix], lr=0.02), torch.optim.AdamW([*parameters.values()], lr=0.01)]
-
-
-def sgd(net: nn.Module) -> list[torch.optim.Optimizer]:
-    return [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)]
 
 
 def test_two_optimizers_share_a_model_as_in_pytorch(trained: Trained) -> None:

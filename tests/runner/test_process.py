@@ -29,20 +29,20 @@ from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data import workers
-from hookflow.runner.process.launch import Standby, claim, start
-from hookflow.trials.commute import Trials
+from hookflow.runner.process.launch import StandbyProcess, claim, start
+from hookflow.trials.commute import TrialRunner
 from hookflow.trials.commute import trials as trials_of
 from tests.conftest import TOY, NewRun, Train, Trained, messages, records, run_here, wait_for
-from tests.processes import Spawned, Training
 from tests.runner.same import assert_same_end
-from tests.runner.test_loader_runs import over
+from tests.support.overrides import over
+from tests.support.processes import Spawned, Training
 
 ONE_EPOCH = "run.max_epochs=1"
 
 
 def disturber(name: str, **args: object) -> str:
     provided = ", ".join(f"{key}={value!r}" for key, value in args.items())
-    return f'hooks.disturber={{use="./disturbers.py:{name}", args={{{provided}}}}}'
+    return f'hooks.disturber={{use="./process_hooks.py:{name}", args={{{provided}}}}}'
 
 
 def test_a_hook_may_change_the_working_directory(
@@ -92,7 +92,7 @@ def uncollected() -> Iterator[None]:
         ("data.train.args.examples=40", 0),
         (over("Clouds", workers=2), 0),
         (over("Numbers", workers=2, batches=7), 0),
-        ('hooks.bad={use="./watchers.py:Raises"}', 1),
+        ('hooks.bad={use="./common_hooks.py:Raises"}', 1),
     ],
     ids=["plain", "by workers", "a stream by workers", "a hook that raises"],
 )
@@ -132,15 +132,15 @@ def test_no_model_stays(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("uncollected")
 def test_the_models_of_trials_are_not_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
-    again = Trials.again
+    again = TrialRunner.again
 
-    def counted(self: Trials, *args: Any, **options: Any) -> Any:
+    def counted(self: TrialRunner, *args: Any, **options: Any) -> Any:
         try:
             return again(self, *args, **options)
         finally:
             counts.append(len(ALIVE))
 
-    monkeypatch.setattr(Trials, "again", counted)
+    monkeypatch.setattr(TrialRunner, "again", counted)
     loaded = pipeline()
     with trials_of(loaded.loaded, loaded.plan, Path.cwd(), lambda *said: None) as trials:
         for _ in range(4):
@@ -162,7 +162,7 @@ class Notes:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     printing = "hooks.print={use='builtins:print', args=['hello'], points=['before_run']}"
     run_dir = new_run("run.max_epochs=1", printing, f"hooks.notes.use='{tmp_path}/noted.py:Notes'")
-    with closing(Standby()) as standby:
+    with closing(StandbyProcess()) as standby:
         child = start(run_dir, standby=standby)
     assert child.wait() == 0
     assert records(run_dir, "end")
@@ -172,13 +172,13 @@ class Notes:
 
 
 def test_a_standby_ends_where_the_pipeline_is_wrong_and_with_its_parent() -> None:
-    with closing(Standby()) as standby:
+    with closing(StandbyProcess()) as standby:
         process = psutil.Process(standby._process.pid)
         assert process.is_running()
     assert not process.is_running()
     source = """
-from hookflow.runner.process.launch import Standby
-print(Standby()._process.pid, flush=True)
+from hookflow.runner.process.launch import StandbyProcess
+print(StandbyProcess()._process.pid, flush=True)
 input()
 """
     parent = Spawned([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -227,7 +227,7 @@ def test_a_process_that_lives_on_after_its_run_is_not_in_the_way(undisturbed: Tr
 @pytest.mark.parametrize("how", ["forked", "spawned"])
 def test_a_child_that_outlives_the_training_does_not_hold_its_lock(new_run: NewRun, tmp_path: Path, how: str) -> None:
     mark = tmp_path / "mark"
-    leaves = f'hooks.leaves={{use="./disturbers.py:LeavesChild", args={{mark="{mark}", how="{how}"}}}}'
+    leaves = f'hooks.leaves={{use="./process_hooks.py:LeavesChild", args={{mark="{mark}", how="{how}"}}}}'
     run_dir = new_run("run.max_epochs=100000", leaves)
     training = Training(run_dir, locked=True)
     wait_for(mark.exists)
@@ -288,7 +288,7 @@ def test_however_workers_start_no_bit_changes(undisturbed: Trained, new_run: New
 def test_forked_workers_leave_the_garbage_to_the_training(trained: Trained, tmp_path: Path) -> None:
     """CUDA events in it, say, which cannot be freed in another process."""
     freed = tmp_path / "freed"
-    litters = 'hooks.litters={use="./loaders.py:litters", points=["before_train"], args=["%s"]}'
+    litters = 'hooks.litters={use="./data_loaders.py:litters", points=["before_train"], args=["%s"]}'
     gc.disable()
     trained(over("Collects", workers=2), litters % freed)
     gc.enable()
@@ -349,7 +349,7 @@ def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
 ) -> None:
     mark = tmp_path / "hangs"
     args = f'data.{split}.args={{mark="{mark}", gil={str(holds == "the GIL").lower()}}}'
-    hasty = 'hooks.hasty={use="./disturbers.py:Hasty"}'
+    hasty = 'hooks.hasty={use="./process_hooks.py:Hasty"}'
     run_dir = new_run(over("HangsOnce", split, workers=1), args, "run.sanity=false", hasty)
     training = Training(run_dir)
     wait_for(mark.exists)
@@ -398,7 +398,7 @@ def test_what_was_accumulated_when_a_worker_hangs_is_discarded(
     """The fourth batch hangs: the second one of an iteration of two. Batch norm and dropout have gone on by then."""
     mark = tmp_path / "hangs"
     args = f'data.train.args={{mark="{mark}", after=24}}'
-    hasty = 'hooks.hasty={use="./disturbers.py:Hasty"}'
+    hasty = 'hooks.hasty={use="./process_hooks.py:Hasty"}'
     run_dir = new_run(over("HangsOnce", workers=1), args, "run.sanity=false", hasty, *overrides)
     training = Training(run_dir)
     wait_for(mark.exists)
@@ -409,6 +409,33 @@ def test_what_was_accumulated_when_a_worker_hangs_is_discarded(
     assert CheckpointStore(run_dir.checkpoints).names()["last"].name == f"it{done:08d}"
     assert Training(run_dir, resume=True).wait() == 0
     assert_same_end(undisturbed(over("Clouds"), "run.sanity=false", *overrides), run_dir)
+
+
+FIRST_BATCHES = {
+    "a sampler with a state": (over("HangsInEpoch2", workers=1, sampler="./data_loaders.py:Rotates"), '{mark="%s"}'),
+    "a loader with a sampler with a state": ('data.train={use="./data_loaders.py:rotating"}', '{mark="%s"}'),
+    "a loader that shuffles": ('data.train={use="./data_loaders.py:shuffling"}', '{mark="%s"}'),
+    "and keeps its workers": ('data.train={use="./data_loaders.py:shuffling"}', '{persistent=true, mark="%s"}'),
+}
+
+
+@pytest.mark.parametrize(("data", "args"), FIRST_BATCHES.values(), ids=FIRST_BATCHES)
+def test_where_the_first_batch_of_an_epoch_hangs_the_order_of_the_epoch_is_drawn_as_if_for_the_first_time(
+    new_run: NewRun, tmp_path: Path, data: str, args: str
+) -> None:
+    mark, unhung = tmp_path / "hangs", tmp_path / "is there"
+    unhung.touch()
+    whole = new_run(data, f"data.train.args={args % unhung}", "run.sanity=false")
+    assert Training(whole).wait() == 0, records(whole, "end")
+    hasty = 'hooks.hasty={use="./process_hooks.py:Hasty"}'
+    run_dir = new_run(data, f"data.train.args={args % mark}", "run.sanity=false", hasty)
+    training = Training(run_dir)
+    wait_for(mark.exists)
+    training.signal(signal.SIGTERM)
+    assert training.wait() == 143
+    assert records(run_dir, "end")[-1]["it"] == 5
+    assert Training(run_dir, resume=True).wait() == 0
+    assert_same_end(whole, run_dir)
 
 
 @pytest.mark.parametrize("method", ["forkserver", "fork", pytest.param("spawn", marks=pytest.mark.long)])
@@ -426,7 +453,7 @@ def test_a_hung_worker_does_not_outlive_a_training_that_is_killed(new_run: NewRu
 
 @pytest.mark.usefixtures("interpreters")
 def test_a_signal_to_the_whole_job_leaves_the_fork_server_and_its_workers_alone(new_run: NewRun) -> None:
-    slow = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
+    slow = 'hooks.slow={use="./common_hooks.py:slow", points=["after_backward"]}'
     run_dir = new_run(over("Clouds", workers=2), slow, swap=("max_epochs = 3", "max_epochs = 400"))
     training = start(run_dir)  # which starts a resource tracker of its own
     wait_for(lambda: bool(records(run_dir, "checkpoint")) or training.poll() is not None)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hookflow.runner.random_state import generators_restored, random_state, set_random_state
+from hookflow.runner.device.random_state import generators_restored, random_state, set_random_state
 
 
 def test_the_generator_of_mps_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,18 +17,18 @@ from hookflow.events.log import Tail, event_log
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.png import encode_png
-from hookflow.runner.cuda import event_of_stream
+from hookflow.runner.device.cuda import event_of_stream
 from hookflow.runner.logging import media
 from hookflow.runner.logging import recorder as module
 from hookflow.runner.logging.media import copied, drawn, pixels
-from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.logging.timing import Books, Timeline
-from hookflow.runner.loop.task import scalar
+from hookflow.runner.logging.recorder import EventRecorder
+from hookflow.runner.logging.timing import Timeline, TimingAggregator
+from hookflow.runner.model.task import scalar
 from tests.conftest import TESTS, NewRun, Trained, messages, reason, records
 from tests.distributed.several import carry_out
 from tests.hooks.stand_ins import OnCuda
-from tests.limits import LIMIT
 from tests.runner.same import curve
+from tests.support.limits import LIMIT
 
 
 @pytest.fixture
@@ -37,10 +37,10 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 
 @pytest.fixture
-def recorder(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+def recorder(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[EventRecorder]:
     """A recorder whose thread flushes when it is closed alone."""
     monkeypatch.setattr(module, "PERIOD", LIMIT)
-    made = Recorder(run_dir, lambda command: None)
+    made = EventRecorder(run_dir, lambda command: None)
     made.start()
     yield made
     made.close()
@@ -54,7 +54,9 @@ def fail(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_a_full_disk_costs_is_told(run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_full_disk_costs_is_told(
+    run_dir: RunDir, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as full:
         full.setattr(os, "write", fail)
         recorder.put("epoch")
@@ -72,7 +74,9 @@ def test_what_a_full_disk_costs_is_told(run_dir: RunDir, recorder: Recorder, mon
     assert kept["k"] == "metrics"
 
 
-def test_a_torn_line_costs_no_later_one(run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torn_line_costs_no_later_one(
+    run_dir: RunDir, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = os.write
     with monkeypatch.context() as full:
         full.setattr(os, "write", lambda file, data: write(file, data[:9]) if len(data) > 30 else fail())
@@ -87,7 +91,7 @@ def test_a_disk_that_hangs_does_not_keep_the_process(run_dir: RunDir, monkeypatc
     answered = threading.Event()
     monkeypatch.setattr(module, "GRACE", 0.1)
     monkeypatch.setattr(os, "write", lambda file, data: answered.wait(60) and len(data))
-    recorder = Recorder(run_dir, lambda command: None)
+    recorder = EventRecorder(run_dir, lambda command: None)
     recorder.put("end")
     recorder.start()
     recorder.close()
@@ -106,7 +110,7 @@ class BusyDevice:
         assert self.done.wait(LIMIT)
 
 
-def test_the_training_logs_on_while_a_flush_waits_for_the_device(run_dir: RunDir, recorder: Recorder) -> None:
+def test_the_training_logs_on_while_a_flush_waits_for_the_device(run_dir: RunDir, recorder: EventRecorder) -> None:
     device = BusyDevice()
     recorder.scalar("first", torch.ones(()), device, place=(1, 0))
     flushing = Thread(target=recorder.flush)
@@ -131,7 +135,7 @@ def test_a_device_that_hangs_does_not_keep_the_process_and_is_named(
 ) -> None:
     monkeypatch.setattr(module, "GRACE", 0.1)
     device = BusyDevice()
-    recorder = Recorder(run_dir, lambda command: None)
+    recorder = EventRecorder(run_dir, lambda command: None)
     recorder.scalar("number", torch.ones(()), device)
     recorder.start()
     flushing = Thread(target=recorder.flush)
@@ -143,7 +147,7 @@ def test_a_device_that_hangs_does_not_keep_the_process_and_is_named(
     flushing.join(LIMIT)
 
 
-def test_numbers_of_every_kind_are_brought_over_exactly(run_dir: RunDir, recorder: Recorder) -> None:
+def test_numbers_of_every_kind_are_brought_over_exactly(run_dir: RunDir, recorder: EventRecorder) -> None:
     values = {
         "float": 0.1,
         "integer": 3,
@@ -166,7 +170,9 @@ def test_numbers_of_every_kind_are_brought_over_exactly(run_dir: RunDir, recorde
     }
 
 
-def test_a_number_that_cannot_be_read_costs_no_other_one_and_is_said_once(run_dir: RunDir, recorder: Recorder) -> None:
+def test_a_number_that_cannot_be_read_costs_no_other_one_and_is_said_once(
+    run_dir: RunDir, recorder: EventRecorder
+) -> None:
     sparse = torch.ones(1).to_sparse()
     for _ in range(2):
         for name, value in {"a": torch.ones(1), "sparse": sparse, "b": torch.ones(1), "c": 3.0}.items():
@@ -182,7 +188,7 @@ def test_a_number_that_cannot_be_read_costs_no_other_one_and_is_said_once(run_di
 
 
 def test_a_number_of_a_stream_of_the_users_own_is_read_once_it_is_computed(
-    run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    run_dir: RunDir, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = torch.zeros(1).as_subclass(OnCuda)
     stream = SimpleNamespace(record_event=lambda: SimpleNamespace(synchronize=lambda: number.fill_(3)))
@@ -196,7 +202,7 @@ def test_a_number_of_a_stream_of_the_users_own_is_read_once_it_is_computed(
 
 
 def test_a_number_has_the_epoch_that_it_was_logged_in_whenever_it_is_written(
-    run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    run_dir: RunDir, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = [5, 0]
     monkeypatch.setattr(recorder, "_place", lambda: tuple(place))
@@ -225,7 +231,9 @@ def test_what_is_no_number_is_told_where_it_is_logged(value: Any, said: str) -> 
     assert said in str(caught.value)
 
 
-def test_no_string_holds_up_a_reader(run_dir: RunDir, recorder: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_string_holds_up_a_reader(
+    run_dir: RunDir, recorder: EventRecorder, capsys: pytest.CaptureFixture[str]
+) -> None:
     long, name = "é" * 2_500_000, "x" * 5_000_000
     try:
         raise ValueError(long)
@@ -253,7 +261,7 @@ def test_no_string_holds_up_a_reader(run_dir: RunDir, recorder: Recorder, capsys
     assert len(capsys.readouterr().err) <= TEXT_LIMIT, "nor printed"
 
 
-def test_a_log_that_was_removed_is_begun_anew_and_says_so(run_dir: RunDir, recorder: Recorder) -> None:
+def test_a_log_that_was_removed_is_begun_anew_and_says_so(run_dir: RunDir, recorder: EventRecorder) -> None:
     live = event_log(run_dir.events)
     recorder.put("run", pipeline="toy")
     recorder.put("epoch", seconds=1.0)
@@ -271,9 +279,9 @@ def test_a_log_that_was_removed_is_begun_anew_and_says_so(run_dir: RunDir, recor
     assert [record["k"] for record in live.read()] == ["run", "message", "metrics", "end"], "who follows it reads on"
 
 
-def test_firings_are_recorded_from_the_beginning_of_each_attempt(run_dir: RunDir, recorder: Recorder) -> None:
+def test_firings_are_recorded_from_the_beginning_of_each_attempt(run_dir: RunDir, recorder: EventRecorder) -> None:
     """Also of one in the same process, after `rewind`."""
-    books = Books(1, Timeline())
+    books = TimingAggregator(1, Timeline())
     recorder.watch(books, SimpleNamespace(iter=3, epoch=1, stage="train", batch_idx=1, batches=2))  # type: ignore[arg-type]
     recorder._hooks_due = 600.0  # the attempt before has taken so long
     recorder.put("run")
@@ -282,7 +290,7 @@ def test_firings_are_recorded_from_the_beginning_of_each_attempt(run_dir: RunDir
     assert [record["hooks"].keys() for record in read(run_dir) if record["k"] == "frame"] == [{"0"}]
 
 
-LOGS = 'hooks.logs={use="./loggers.py:Logs"}'
+LOGS = 'hooks.logs={use="./logging_hooks.py:Logs"}'
 SHORT = "run.max_epochs=1"
 
 
@@ -326,7 +334,7 @@ def test_one_of_each_is_recorded_as_it_was_by_a_thread_that_may_read_the_device_
 
 @pytest.mark.parametrize("form", ["run.accumulate=1", "run.accumulate=2"])
 def test_a_number_is_of_the_iteration_under_way_until_that_is_done(trained: Trained, form: str) -> None:
-    run = trained('hooks.at={use="./loggers.py:LogsAt"}', SHORT, form)
+    run = trained('hooks.at={use="./logging_hooks.py:LogsAt"}', SHORT, form)
     logged = [(name, it - done) for (it, _, name), done in curve(run).items() if name in LATER]
     assert {name: {late for other, late in logged if other == name} for name in LATER} == LATER
 
@@ -336,20 +344,20 @@ LATER = {"epoch": {0}, "fetched": {1}, "backward": {1}, "done": {0}, "val": {0}}
 
 
 def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, close = threading.Event(), media.Media.close
+    given, close = threading.Event(), media.MediaRecorder.close
 
     def slow(image: torch.Tensor) -> Any:
         assert given.wait(LIMIT)
         return pixels(image)
 
-    def closed(logged: media.Media) -> None:
+    def closed(logged: media.MediaRecorder) -> None:
         given.set()
         close(logged)
 
     monkeypatch.setattr(media, "PLACES", 4)
     monkeypatch.setattr(media, "pixels", slow)
-    monkeypatch.setattr(media.Media, "close", closed)
-    run = trained('hooks.floods={use="./loggers.py:Floods", args={count=50}}', SHORT)
+    monkeypatch.setattr(media.MediaRecorder, "close", closed)
+    run = trained('hooks.floods={use="./logging_hooks.py:Floods", args={count=50}}', SHORT)
     written = len(records(run, "image"))
     assert written == 4 == len(list((run.path / "images/many").iterdir())), "each has a file of its own"
     told = messages(run, "warn")
@@ -368,7 +376,9 @@ def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeyp
     ],
 )  # fmt: skip
 def test_what_is_no_image_is_refused_where_it_is_logged(what: str, message: str, trained: Trained) -> None:
-    wrong = f'hooks.wrong={{use="./loggers.py:logs_wrongly", args={{what="{what}"}}, points=["after_train_iter"]}}'
+    wrong = (
+        f'hooks.wrong={{use="./logging_hooks.py:logs_wrongly", args={{what="{what}"}}, points=["after_train_iter"]}}'
+    )
     run = trained(wrong, SHORT, code=1)
     assert reason(run).startswith(message)
 
@@ -491,8 +501,8 @@ def test_a_stop_asked_for_there_is_granted_after_the_iteration(trained: Trained)
 
 def test_a_rank_that_logs_alone_waits_for_no_other(new_run: NewRun) -> None:
     """A condition there looks at its own numbers: asking the others would hang."""
-    alone = 'hooks.alone={use="tests.loggers:LogsAlone"}'
-    says = 'hooks.says={use="tests.loggers:Says", when="alone > 4"}'
+    alone = 'hooks.alone={use="tests.support.logging_hooks:LogsAlone"}'
+    says = 'hooks.says={use="tests.support.logging_hooks:Says", when="alone > 4"}'
     off = [f"hooks.{name}.enabled=false" for name in ("log", "ema", "clip")]
     run_dir = new_run(alone, says, *off, "run.max_epochs=1", pipeline=CLOUDS)
     assert carry_out(run_dir, 2) == [0, 0]

@@ -5,26 +5,25 @@ import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+import torch
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint.manifest import MANIFEST, read_manifest, seal
-from hookflow.runner.checkpoint.resume_rules import UNREADABLE, May, changes_between, changes_since, recorded
-from hookflow.runner.checkpoint.snapshot import Snapshot
+from hookflow.runner.checkpoint.resume_rules import UNREADABLE, ChangeRule, changes_between, changes_since, recorded
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.runner.process.launch import PROPOSED, adopt, propose, withdraw
-from tests import photographs
+from hookflow.runner.process.launch import PROPOSED, commit_resume, rollback_resume, stage_resume
+from hookflow.runner.state.stateful_parts import trigger_key
 from tests.conftest import TOY, NewRun, Train, Trained, hookflow, hookflow_here, messages, records, run_here, strikes
 from tests.distributed.several import carry_out, printed
-from tests.processes import Training
 from tests.runner.same import assert_same, assert_same_end
-
-EVERY_3 = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
+from tests.support import runner_snapshots
+from tests.support.overrides import EVERY_3
+from tests.support.processes import Training
 
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(trained: Trained, train_here: Train) -> None:
@@ -65,7 +64,7 @@ def test_a_checkpoint_of_another_model_or_optimizer_is_the_users_mistake(
 
 def of_length(examples: int, split: str = "train", **loader: Any) -> str:
     keys = ", ".join(f"{key}={value}" for key, value in {"batch_size": 8, **loader}.items())
-    return f'data.{split}={{use="./loaders.py:Numbers", args={{examples={examples}}}, loader={{{keys}}}}}'
+    return f'data.{split}={{use="./data_loaders.py:Numbers", args={{examples={examples}}}, loader={{{keys}}}}}'
 
 
 @pytest.mark.parametrize(("then", "now"), [(40, 20), (40, 60), (40, 39)])
@@ -110,8 +109,8 @@ def test_hooks_that_are_gone_or_new(new_run: NewRun, train_here: Train) -> None:
         [
             "hooks.early_stop.enabled=false",
             "hooks.clip.enabled=false",
-            'hooks.plain={use="./watchers.py:slow", points=["after_train"]}',
-            'hooks.logs={use="./watchers.py:logs_iter", points=["after_train_iter"], every=4}',
+            'hooks.plain={use="./common_hooks.py:slow", points=["after_train"]}',
+            'hooks.logs={use="./common_hooks.py:logs_iter", points=["after_train_iter"], every=4}',
         ],
     )
     assert train_here(run_dir, resume=True, allow_changed_hooks=True) == 0
@@ -127,7 +126,7 @@ def test_hooks_that_are_gone_or_new(new_run: NewRun, train_here: Train) -> None:
 def test_what_an_epoch_had_entered_alone_is_entered_again(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     """Every other epoch is entered: whether this one was is not asked again in the middle of it."""
     marks = tmp_path / "around"
-    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}, every=2}}'
+    around = f'hooks.around={{use="./common_hooks.py:Around", args={{file="{marks}"}}, every=2}}'
     killed = new_run(EVERY_3, around, *strikes(tmp_path, 9, ("after_forward", 4), ("after_forward", 7)))
     assert Training(killed).wait() == -9
     assert Training(killed, resume=True).wait() == -9
@@ -146,7 +145,7 @@ def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(resume
 @pytest.mark.parametrize(
     "hook",
     [
-        'use="./watchers.py:unfreezes", points=["before_train_epoch"]',
+        'use="./common_hooks.py:unfreezes", points=["before_train_epoch"]',
         'use="freeze", args={params=["head.*"], end="1ep"}',  # no norm is among them
     ],
 )
@@ -156,8 +155,8 @@ def test_what_a_hook_has_frozen_stays_so(resumes_alike: NewRun, hook: str, at: i
 
 
 def test_a_group_that_a_hook_adds_in_the_middle_is_resumed(resumes_alike: NewRun) -> None:
-    thaws = 'hooks.thaws={use="./surgeons.py:Thaws", args={at=1}}'
-    resumes_alike('model.use="./surgeons.py:HalfFrozen"', thaws, point="after_train_iter", at=8)
+    thaws = 'hooks.thaws={use="./model_changes.py:Thaws", args={at=1}}'
+    resumes_alike('model.use="./model_changes.py:HalfFrozen"', thaws, point="after_train_iter", at=8)
 
 
 LOST = "the task Forgets changes buffer, draws, target, scaler, steps while it trains, and no checkpoint holds that"
@@ -178,18 +177,14 @@ def test_a_tasks_own_state(new_run: NewRun, train_here: Train, tmp_path: Path, t
         assert_same_end(killed, alone)
 
 
-def test_data_a_hook_and_a_module_that_change_and_save_nothing_are_named(trained: Trained) -> None:
-    """The hook after the others: it changes at the end of the epoch."""
+def test_data_and_a_hook_that_change_and_save_nothing_are_named(trained: Trained) -> None:
+    """The hook after the others: it changes at the end of the epoch. Nothing is said of a model, a class or a file."""
     model = 'model.use="./toy.py:Forgets"'
-    data = 'data.train={use="./toy.py:Curriculum", loader={batch_size=8, sampler="./loaders.py:Forgets"}}'
-    run_dir = trained(model, data, 'hooks.forgets={use="./watchers.py:Forgets"}', EVERY_3, "run.max_epochs=1")
+    data = 'data.train={use="./toy.py:Curriculum", loader={batch_size=8, sampler="./data_loaders.py:Forgets"}}'
+    run_dir = trained(model, data, 'hooks.forgets={use="./common_hooks.py:Forgets"}', EVERY_3, "run.max_epochs=1")
     lost = [text.partition(" while it trains")[0] for text in messages(run_dir) if "no checkpoint holds that" in text]
     data = ["data.train (Curriculum) changes harder", "data.train (Forgets) changes power"]
-    hook, model = (
-        'the hook "forgets" changes seen, Forgets.total',
-        "the model (Forgets) changes recent, calls, sums, hidden, draws, used, dead",
-    )
-    assert sorted(lost) == [*data, hook, model, "toy.py changes MEAN"]
+    assert sorted(lost) == [*data, 'the hook "forgets" changes seen']
 
 
 def test_a_task_that_has_a_state_only_now_is_reported(trained: Trained, train_here: Train, tmp_path: Path) -> None:
@@ -204,7 +199,7 @@ def test_a_task_that_has_a_state_only_now_is_reported(trained: Trained, train_he
     ("change", "expected"),
     [
         ("hooks.clip.enabled=false", 'the hook "clip" is gone, and what it knew with it'),
-        ('hooks.more={use="./watchers.py:slow", points=["after_train"]}', 'the hook "more" is new: it starts anew'),
+        ('hooks.more={use="./common_hooks.py:slow", points=["after_train"]}', 'the hook "more" is new: it starts anew'),
         ("hooks.ema.args.decay=0.5", "hooks.ema.args.decay was 0.9, and is 0.5"),
         ("hooks.accuracy.points=['after_val_epoch', 'after_val_iter']", 'the hook "accuracy" fires no more at'),
         ("hooks.clip.phase='last'", 'hooks.clip.phase was not set, and is "last"'),
@@ -225,16 +220,20 @@ def test_each_change_is_told_and_may_be_allowed(new_run: NewRun, train_here: Tra
 @pytest.mark.parametrize(
     ("change", "may", "expected"),
     [
-        ('hooks.log.points=[{at="after_train_iter", every=3, after=["throughput"]}]', May.YES, ["hooks.log.points"]),
+        (
+            'hooks.log.points=[{at="after_train_iter", every=3, after=["throughput"]}]',
+            ChangeRule.YES,
+            ["hooks.log.points"],
+        ),
         (
             'hooks.log.points=["after_train_epoch"]',
-            May.ALLOWED,
+            ChangeRule.ALLOWED,
             ["hooks.log.points", "fires no more at", "fires at after_train_epoch"],
         ),
-        ('run.dir="müll"', May.YES, ['and is "müll"']),
+        ('run.dir="müll"', ChangeRule.YES, ['and is "müll"']),
     ],
 )
-def test_what_may_change_by_itself(new_run: NewRun, change: str, may: May, expected: list[str]) -> None:
+def test_what_may_change_by_itself(new_run: NewRun, change: str, may: ChangeRule, expected: list[str]) -> None:
     then, now = (recorded(run.path) for run in (new_run(), new_run(change)))
     changes = [*changes_between((then[0].pipeline, then[1]), (now[0].pipeline, now[1]))]
     assert {item.may for item in changes} == {may}
@@ -261,7 +260,7 @@ def test_hooks_that_cannot_be_read_any_more_must_be_allowed(new_run: NewRun) -> 
     assert changes_since(run_dir.path, loaded.pipeline, plan) == []
     run_dir.plan.write_text('{"hooks": []}')
     (change,) = changes_since(run_dir.path, loaded.pipeline, plan)
-    assert (change.may, change.text) == (May.ALLOWED, UNREADABLE)
+    assert (change.may, change.text) == (ChangeRule.ALLOWED, UNREADABLE)
 
 
 @pytest.mark.parametrize(("then", "now"), [("raise", "skip"), ("skip", "ignore")])
@@ -343,21 +342,21 @@ def test_nothing_changes_before_it_is_read(finished: RunDir, tmp_path: Path, doo
 
 def test_an_adoption_that_was_cut_short_is_finished(finished: RunDir, new_run: NewRun) -> None:
     other = new_run("run.max_epochs=9")
-    propose(*recorded(other.path), finished, other.path)
-    withdraw(finished)
+    stage_resume(*recorded(other.path), finished, other.path)
+    rollback_resume(finished)
     assert "max_epochs = 9" not in finished.pipeline.read_text(), "it had not begun"
-    propose(*recorded(other.path), finished, other.path)
+    stage_resume(*recorded(other.path), finished, other.path)
     finished.proposed.plan.replace(finished.plan)
-    withdraw(finished)
+    rollback_resume(finished)
     assert "max_epochs = 9" in finished.pipeline.read_text()
     assert finished.describe()["source"] == str(recorded(other.path)[0].source)
     assert not finished.proposed.path.exists()
-    adopt(finished)  # nothing is proposed
+    commit_resume(finished)  # nothing is proposed
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_no_rank_changes_a_thing_before_all_have_read_it(new_run: NewRun, gate: str, tmp_path: Path, rank: int) -> None:
-    data = [f'data.{split}={{use="./loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
+    data = [f'data.{split}={{use="./data_loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
     run = new_run(gate, *data, 'run.device="cpu"', "run.max_epochs=1")
     assert carry_out(run, 2) == [0, 0], printed(run, 1)
     before = files(run)
@@ -374,30 +373,30 @@ def test_no_rank_changes_a_thing_before_all_have_read_it(new_run: NewRun, gate: 
 
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
 THIRD = (
-    'task.use="./photographs.py:StepsEveryThird"',
+    'task.use="./runner_snapshots.py:StepsEveryThird"',
     "hooks.accuracy.enabled=false",
     "hooks.early_stop.enabled=false",
     "hooks.checkpoint.args={}",
 )
-SKIPS = 'hooks.skips={use="./steerers.py:Skips", args={at=6}}'
-FAILS = 'hooks.fails={use="./photographs.py:FailsOnce", args={at=3}, on_error="disable"}'
+SKIPS = 'hooks.skips={use="./control_hooks.py:Skips", args={at=6}}'
+FAILS = 'hooks.fails={use="./runner_snapshots.py:FailsOnce", args={at=3}, on_error="disable"}'
 TRIGGERS = (
-    'hooks.some={use="./watchers.py:slow", points=["after_train_iter"], every=4, when="loss > 0.1"}',
-    'hooks.late={use="./watchers.py:slow", points=["before_train_iter"], from="1ep", every="20%"}',
-    'hooks.vals={use="./watchers.py:slow", points=["after_val"], every=2}',
-    'hooks.logs={use="./undeclared.py:logs", points=["after_train_iter"], every=6}',
-    'hooks.seen={use="./watchers.py:slow", points=["after_train_iter"], when="mine > 2"}',
+    'hooks.some={use="./common_hooks.py:slow", points=["after_train_iter"], every=4, when="loss > 0.1"}',
+    'hooks.late={use="./common_hooks.py:slow", points=["before_train_iter"], from="1ep", every="20%"}',
+    'hooks.vals={use="./common_hooks.py:slow", points=["after_val"], every=2}',
+    'hooks.logs={use="./undeclared_hooks.py:logs", points=["after_train_iter"], every=6}',
+    'hooks.seen={use="./common_hooks.py:slow", points=["after_train_iter"], when="mine > 2"}',
 )
 
 INSIDE = (
-    'hooks.probes={use="./module_watchers.py:halves", points=["forward"], modules=["head"], every=2}',
-    'hooks.once={use="./module_watchers.py:halves_once", points=["forward"], modules=["type:Linear"], from=2}',
-    'hooks.halves={use="./module_watchers.py:halves", points=["forward"], modules=["body.0"], stages=["train", "val"]}',
+    'hooks.probes={use="./module_hooks.py:halves", points=["forward"], modules=["head"], every=2}',
+    'hooks.once={use="./module_hooks.py:halves_once", points=["forward"], modules=["type:Linear"], from=2}',
+    'hooks.halves={use="./module_hooks.py:halves", points=["forward"], modules=["body.0"], stages=["train", "val"]}',
 )
 
 THROTTLED = (
-    'hooks.thin={use="./watchers.py:slow", points=["after_train_iter"], budget="1%", over_budget="throttle"}',
-    'hooks.thinned={use="./module_watchers.py:halves", points=["forward"], modules=["head"], every=2, budget="1%", '
+    'hooks.thin={use="./common_hooks.py:slow", points=["after_train_iter"], budget="1%", over_budget="throttle"}',
+    'hooks.thinned={use="./module_hooks.py:halves", points=["forward"], modules=["head"], every=2, budget="1%", '
     'over_budget="throttle"}',
 )
 
@@ -411,8 +410,8 @@ SETUPS = {
     "steps itself": [OFTEN, *THIRD],
     "a skip that waits for its step": [OFTEN, SKIPS, *THIRD],
     "hooks inside the network": [OFTEN, "run.val_every=1", *INSIDE],
-    "a frozen module": [OFTEN, 'hooks.freezes={use="./photographs.py:Freezes", args={at=2}}'],
-    "a loader with a place": [OFTEN, 'data.train={use="./loaders.py:stateful_loader"}'],
+    "a frozen module": [OFTEN, 'hooks.freezes={use="./runner_snapshots.py:Freezes", args={at=2}}'],
+    "a loader with a place": [OFTEN, 'data.train={use="./data_loaders.py:stateful_loader"}'],
 }
 
 
@@ -422,7 +421,7 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def remember(trainer: Trainer, *args: Any) -> None:
         make(trainer, *args)
-        photographs.TRAINERS.append(trainer)
+        runner_snapshots.TRAINERS.append(trainer)
 
     monkeypatch.setattr(Trainer, "__init__", remember)
 
@@ -434,7 +433,7 @@ def test_everything_mutable_is_in_the_checkpoint(new_run: NewRun, train_here: Tr
 
     def photographed(file: str, at: int) -> RunDir:
         args = f'{{file="{tmp_path / file}", at=9}}'
-        takes = f'hooks.photographs={{use="tests.photographs:Photographs", args={args}}}'
+        takes = f'hooks.photographs={{use="tests.support.runner_snapshots:Photographs", args={args}}}'
         return new_run(*SETUPS[name], takes, *strikes(tmp_path, 15, ("after_forward", at)), swap=swap)
 
     alone, resumed = photographed("alone", 99), photographed("resumed", 6)
@@ -442,9 +441,21 @@ def test_everything_mutable_is_in_the_checkpoint(new_run: NewRun, train_here: Tr
     assert train_here(resumed) == 143
     assert train_here(resumed, resume=True) == 0
     one, other = (json.loads((tmp_path / file).read_text()) for file in ("alone", "resumed"))
-    assert {"Scalars", "Update", "RunState"} <= kinds(one), "it is a photograph of all, not of a name"
-    assert_same(one, other)
+    assert {"LatestScalars", "OptimizerUpdate", "RunState"} <= kinds(one["trainer"]), (
+        "it is a photograph of all, not of a name"
+    )
+    assert_same(one["trainer"], other["trainer"])
+    assert one["registry"] == other["registry"]
     assert_same_end(alone, resumed)
+
+
+def test_the_documentation_names_every_entry_of_a_checkpoint(trained: Trained) -> None:
+    saved = torch.load(trained("run.max_epochs=1").checkpoints / "last" / "training.pt", weights_only=True)
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "checkpoints.md").read_text()
+    table = text.partition("## Contents of training.pt")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert saved.keys() <= named
 
 
 def kinds(photograph: Any) -> set[str]:
@@ -461,7 +472,7 @@ def test_hooks_that_were_switched_off_or_removed_stay_so(trained: Trained, train
     assert any('the hook "fails" stays switched off' in text for text in messages(run_dir))
 
 
-A_LIST, WITH_A_PLACE = (f'data.test={{use="./loaders.py:{name}"}}' for name in ("a_list", "stateful_loader"))
+A_LIST, WITH_A_PLACE = (f'data.test={{use="./data_loaders.py:{name}"}}' for name in ("a_list", "stateful_loader"))
 
 
 @pytest.mark.parametrize(
@@ -477,8 +488,67 @@ def test_the_data_of_a_test_may_be_others(new_run: NewRun, train_here: Train, th
 
 def test_each_trigger_has_a_name_of_its_own(new_run: NewRun) -> None:
     """Also those of an around and of a method that fire at one point."""
-    run_dir = new_run('hooks.all={use="./watchers.py:Everywhere", modules=["head"], parameters=["head.weight"]}')
+    run_dir = new_run('hooks.all={use="./common_hooks.py:Everywhere", modules=["head"], parameters=["head.weight"]}')
     plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
-    snapshot = cast("Snapshot", SimpleNamespace(plan=plan))
-    names = [Snapshot._key(snapshot, binding.id) for binding in plan.bindings if binding.half != "exit"]
+    names = [trigger_key(binding) for binding in plan.bindings if binding.half != "exit"]
     assert len({*names}) == len(names) > 30
+
+
+class EndsEarly:
+    """Ends the training after iteration 4, in the middle of an epoch."""
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == 4:
+            run.stop("it is good enough")
+
+
+class FailsOnce:
+    """Raises at a point, once: `mark` says whether it has."""
+
+    def __init__(self, mark: str = "") -> None:
+        self._mark = Path(mark) if mark else None
+
+    def _fail(self) -> None:
+        if self._mark is not None and not self._mark.exists():
+            self._mark.touch()
+            raise RuntimeError("once")
+
+    def after_train(self) -> None:
+        self._fail()
+
+    def after_run(self) -> None:
+        self._fail()
+
+
+ENDS_EARLY = f'hooks.ends={{use="{__file__}:EndsEarly", writes=["control"]}}'
+
+
+@pytest.mark.parametrize("point", ["after_train", "after_run"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_run_that_a_hook_has_ended_and_that_crashes_is_restarted_to_the_same_end(
+    undisturbed: Trained, new_run: NewRun, train_here: Train, tmp_path: Path, point: str, every: int
+) -> None:
+    """As `--max-restarts` does it: no iteration is trained beyond the one that the hook has ended it at."""
+    saves = f'hooks.checkpoint.points=[{{at="after_train_iter", every={every}}}]'
+    fails = f'hooks.fails={{use="{__file__}:FailsOnce", points=["{point}"], args={{mark="%s"}}}}'
+    cut = new_run(ENDS_EARLY, saves, fails % (tmp_path / "mark"))
+    assert train_here(cut) == 1
+    assert train_here(cut, resume=True) == 0
+    end = records(cut, "end")[-1]
+    assert (end["it"], end["status"], end["reason"]) == (4, "finished", "it is good enough")
+    assert_same_end(undisturbed(ENDS_EARLY, saves, fails % ""), cut)
+
+
+@pytest.mark.parametrize(
+    ("changes", "last"), [((), 4), (("run.max_epochs=4",), 20), (("hooks.clip.args.max_norm=2.0",), 15)]
+)
+def test_what_a_hook_has_ended_goes_on_where_something_is_changed(
+    new_run: NewRun, train_here: Train, changes: Sequence[str], last: int
+) -> None:
+    ended, again = new_run(ENDS_EARLY), new_run(ENDS_EARLY, *changes)
+    assert train_here(ended) == 0
+    ended.checkpoints.rename(again.checkpoints)
+    assert train_here(again, resume=True, allow_changed_hooks=True) == 0
+    assert records(again, "end")[-1]["it"] == last
+    assert train_here(again, resume=True, allow_changed_hooks=True) == 0
+    assert records(again, "end")[-1]["it"] == last, "and so it does when it is restarted"

@@ -12,19 +12,19 @@ from torch.nn.functional import cross_entropy
 from hookflow.events.rundir import RunDir
 from tests.conftest import NewRun, Train, Trained, firings, hookflow_here, messages, reason, records
 from tests.runner.same import assert_same, curve, final_state, logged
-from tests.runner.test_optimizers import NET, OFF, Fixed
-from tests.toy import Points
+from tests.support.plain_training import NET, OFF, Fixed
+from tests.support.toy import Points
 
 
 def test_a_hook_that_does_nothing_changes_no_bit(left_alone: RunDir, trained: Trained) -> None:
-    with_it = trained('hooks.nothing={use="./watchers.py:Nothing", phase="first"}')
+    with_it = trained('hooks.nothing={use="./common_hooks.py:Nothing", phase="first"}')
     assert curve(left_alone) == curve(with_it)
     assert len(logged(left_alone, "loss")) == 7
     assert_same(final_state(left_alone)["model"], final_state(with_it)["model"])
 
 
 def test_what_a_validation_draws_changes_no_training_and_is_drawn_again_by_val(trained: Trained) -> None:
-    task = f'task.use="{Path(__file__).parents[1] / "own_tasks.py"}:Noisy"'
+    task = f'task.use="{Path(__file__).parents[1] / "support" / "own_tasks.py"}:Noisy"'
     often, seldom = (
         trained(task, f'run.val_every="{every}"', "hooks.early_stop.enabled=false") for every in ("2it", "3ep")
     )
@@ -38,8 +38,8 @@ def test_what_a_validation_draws_changes_no_training_and_is_drawn_again_by_val(t
 
 
 def test_what_is_said_is_signed(trained: Trained) -> None:
-    named = 'hooks.mine={use="./callables.py:named", args=["from a hook"], points=["%s"]}'
-    threaded = 'hooks.threaded={use="./callables.py:says_from_a_thread", points=["after_train"]}'
+    named = 'hooks.mine={use="./callable_hooks.py:named", args=["from a hook"], points=["%s"]}'
+    threaded = 'hooks.threaded={use="./callable_hooks.py:says_from_a_thread", points=["after_train"]}'
     steps = ("run.max_epochs=1", 'task={use="./own_tasks.py:talks"}', threaded)
     for point in ("after_train_iter", "after_train_epoch"):  # the first is generated, the second is not
         run_dir = trained(*steps, named % point)
@@ -68,14 +68,14 @@ def surgeon(**args: Any) -> str:
     table = ", ".join(
         f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}" for key, value in args.items()
     )
-    return f'hooks.surgeon={{use="./surgeons.py:Surgeon", args={{{table}}}}}'
+    return f'hooks.surgeon={{use="./model_changes.py:Surgeon", args={{{table}}}}}'
 
 
 @pytest.mark.parametrize(
-    "hook", [surgeon(adds=False), 'hooks.thaws={use="./surgeons.py:Thaws"}'], ids=["replaced", "thawed"]
+    "hook", [surgeon(adds=False), 'hooks.thaws={use="./model_changes.py:Thaws"}'], ids=["replaced", "thawed"]
 )
 def test_parameters_without_an_optimizer_end_the_run_before_the_first_iteration(trained: Trained, hook: str) -> None:
-    (end,) = records(trained(hook, 'model.use="./surgeons.py:HalfFrozen"', code=2), "end")
+    (end,) = records(trained(hook, 'model.use="./model_changes.py:HalfFrozen"', code=2), "end")
     named = HEAD if "Surgeon" in hook else "body.0.weight"
     assert f"no optimizer trains {named}: " in str(end["reason"])
     assert "run.add_param_group(module.parameters())" in str(end["reason"])
@@ -102,7 +102,7 @@ def test_pytorchs_schedulers_see_the_added_group(trained: Trained) -> None:
 
 
 def test_a_network_in_evaluation_or_lost_parameters_are_a_warning_at_the_next_checkpoint(trained: Trained) -> None:
-    run_dir = trained('hooks.samples={use="./surgeons.py:Samples"}')
+    run_dir = trained('hooks.samples={use="./model_changes.py:Samples"}')
     assert sum("the network is in evaluation mode" in line for line in messages(run_dir, "warn")) == 1
     run_dir = trained(surgeon(point="before_train_iter", at=7, adds=False))
     lost, kept = (line for line in messages(run_dir, "warn") if "optimizer" in line)
@@ -131,12 +131,12 @@ SHORT = ("run.max_epochs=1", "data.train.args={examples=16}")
 
 def densifies(**args: object) -> str:
     written = ", ".join(f"{name}={value}" for name, value in args.items())
-    return f'hooks.densify={{use="./watchers.py:Densifies", args={{{written}}}}}'
+    return f'hooks.densify={{use="./common_hooks.py:Densifies", args={{{written}}}}}'
 
 
 def grows(**keys: str) -> str:
     written = "".join(f", {key}={value}" for key, value in keys.items())
-    return f'hooks.grow={{use="./watchers.py:Grows"{written}}}'
+    return f'hooks.grow={{use="./common_hooks.py:Grows"{written}}}'
 
 
 def test_they_fire_with_what_they_offer_and_their_pair_closes(trained: Trained) -> None:
@@ -223,7 +223,7 @@ def test_best_and_early_stop_may_go_by_the_training(trained: Trained) -> None:
     assert saved[-1] == best
 
 
-LOOKS = 'hooks.looks={use="tests.sanity:Looks", args=["%s"]%s}'
+LOOKS = 'hooks.looks={use="tests.support.sanity_checks:Looks", args=["%s"]%s}'
 
 
 def test_a_hook_looks_up_the_numbers_that_it_declares_to_read(trained: Trained) -> None:

@@ -16,19 +16,19 @@ from hookflow.pipeline.load import parse
 from hookflow.runner.builder.build import build
 from hookflow.runner.process.launch import prepare, start
 from hookflow.text import mask, masked, unmask
-from tests.conftest import TESTS, TOY, NewRun, Train, hookflow_here, records
+from tests.conftest import TOY, NewRun, Train, hookflow_here, records
 
 TOKEN, ODD, PIN = "hunter2-correct-horse", "a 'b'/c&d\\", "271828182845904523"
 HOLDS = """
 [hooks.holds]
-use = "./secretive.py:Holds"
+use = "./secret_hooks.py:Holds"
 [hooks.holds.args]
 token = "${env:HOOKFLOW_TOKEN}"
 headers = { auth = "Bearer ${hooks.holds.args.token}" }
 parts = ["${env:HOOKFLOW_TOKEN}-1", "$${env:LITERAL}"]
 pin = "${env:HOOKFLOW_PIN:-0}"
 [writers.knows]
-use = "./secretive.py:Knows"
+use = "./secret_hooks.py:Knows"
 args = { file = "NOTES", token = "${hooks.holds.args.token}" }
 """
 WRITERS = ("writers.csv={use='csv'}", "writers.tensorboard={use='tensorboard'}")
@@ -48,7 +48,7 @@ def with_secrets(tmp_path: Path) -> Callable[..., RunDir]:
     def make(*overrides: str) -> RunDir:
         file = tmp_path / "toy.toml"
         text = TOY.read_text().replace("max_epochs = 3", 'max_epochs = "${env:HOOKFLOW_EPOCHS}"') + HOLDS
-        file.write_text(text.replace("./", f"{TESTS}/").replace("NOTES", str(tmp_path / "notes")))
+        file.write_text(text.replace("./", f"{TOY.parent}/").replace("NOTES", str(tmp_path / "notes")))
         given = ("run.threads=1", "task.use=${env:HOOKFLOW_NO_TASK:-hookflow.zoo.tasks:Classification}", *overrides)
         loaded = parse(file.read_text(), file, given)
         run_dir = RunDir.create(tmp_path / "runs", "toy")
@@ -79,7 +79,7 @@ def test_no_file_of_a_run_has_a_secret(with_secrets: Callable[..., RunDir], trai
 
 def test_no_file_of_a_run_has_a_secret_in_a_name(new_run: NewRun, train_here: Train) -> None:
     """Neither the log nor a writer nor a checkpoint nor a path; and a resumed run finds its metrics by their names."""
-    names = f"hooks.names={{use='{TESTS}/secretive.py:Names', args={{token='${{env:HOOKFLOW_TOKEN}}'}}}}"
+    names = f"hooks.names={{use='{TOY.parent}/secret_hooks.py:Names', args={{token='${{env:HOOKFLOW_TOKEN}}'}}}}"
     run_dir = new_run(names, *WRITERS, "run.max_epochs=2", "hooks.checkpoint.args.keep='all'")
     assert train_here(run_dir) == 0, records(run_dir, "error")
     shutil.rmtree((run_dir.checkpoints / "last").resolve())
@@ -93,6 +93,44 @@ def test_no_file_of_a_run_has_a_secret_in_a_name(new_run: NewRun, train_here: Tr
         assert f"{reference}/{kind}" in {record["name"] for record in records(run_dir, kind)}
     told = [record["text"] for record in records(run_dir, "message") if "has its metric" in str(record["text"])]
     assert told == ["has its metric: True"] * 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_masked"),
+    [
+        (["hooks.checkpoint.args.monitor=${env:HOOKFLOW_NAMED}"], False),
+        (["hooks.gate={use='log', points=['after_val'], when='value(\"${env:HOOKFLOW_NAMED}\") > 0.5'}"], False),
+        (["hooks.gate={use='log', points=['after_val'], reads=['metrics.${env:HOOKFLOW_NAMED}']}"], False),
+        (["task.use=hookflow.zoo.tasks:${env:HOOKFLOW_NAMED}"], False),
+        (["hooks.holds={use='./secret_hooks.py:Holds', args={token='${env:HOOKFLOW_NAMED}'}}"], True),
+        (
+            [
+                "hooks.checkpoint.args.monitor=${env:HOOKFLOW_NAMED}",
+                "hooks.holds={use='./secret_hooks.py:Holds', args={token='${env:HOOKFLOW_NAMED}'}}",
+            ],
+            True,
+        ),
+    ],
+)
+def test_a_variable_that_only_names_something_is_shown(
+    monkeypatch: pytest.MonkeyPatch, overrides: list[str], is_masked: bool
+) -> None:
+    monkeypatch.setenv("HOOKFLOW_NAMED", "accuracy")
+    try:
+        parse(TOY.read_text(), TOY, overrides)
+        assert masked("accuracy") == ("${env:HOOKFLOW_NAMED}" if is_masked else "accuracy")
+    finally:
+        unmask(["HOOKFLOW_NAMED"])
+
+
+def test_a_metric_that_the_environment_names_is_recorded_by_its_name(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOKFLOW_NAMED", "accuracy")
+    run_dir = new_run("hooks.checkpoint={use='checkpoint', args={monitor='${env:HOOKFLOW_NAMED}'}}")
+    assert train_here(run_dir) == 0, records(run_dir, "error")
+    assert {name for record in records(run_dir, "metrics") for name in record["v"]} >= {"accuracy"}
+    assert "${env:HOOKFLOW_NAMED}" in (run_dir.checkpoints / "last" / "pipeline.toml").read_text()
 
 
 def test_no_command_shows_a_secret(
@@ -122,7 +160,8 @@ def test_no_command_shows_a_secret(
 
 
 def leaking(how: str) -> str:
-    return f"hooks.leaks={{use='{TESTS}/secretive.py:Leaks', args={{token='${{env:HOOKFLOW_TOKEN}}', how='{how}'}}}}"
+    args = f"{{token='${{env:HOOKFLOW_TOKEN}}', how='{how}'}}"
+    return f"hooks.leaks={{use='{TOY.parent}/secret_hooks.py:Leaks', args={args}}}"
 
 
 @pytest.mark.parametrize(
@@ -211,8 +250,8 @@ def test_what_the_schema_holds_to_a_form_is_recorded_as_its_value(with_secrets: 
         ("hooks.clip.args=['${env:HOOKFLOW_TOKEN}']", '"max_norm" must be a number, not the value of ${env:HOOKFLOW'),
         ("model.args.width=${env:HOOKFLOW_TOKEN}", '"width" must be an integer, not the value of ${env:HOOKFLOW'),
         (
-            "data.train={use='./loaders.py:dataset', "
-            "loader={batch_size=4, collate={use='./loaders.py:Padded', args={width='${env:HOOKFLOW_TOKEN}'}}}}",
+            "data.train={use='./data_loaders.py:dataset', "
+            "loader={batch_size=4, collate={use='./data_loaders.py:Padded', args={width='${env:HOOKFLOW_TOKEN}'}}}}",
             'collate: "width" must be an integer, not the value of ${env:HOOKFLOW_TOKEN}',
         ),
     ],
@@ -220,7 +259,7 @@ def test_what_the_schema_holds_to_a_form_is_recorded_as_its_value(with_secrets: 
 def test_errors_name_the_reference(override: str, expected: str) -> None:
     with pytest.raises(UserError) as caught:
         loaded = parse(TOY.read_text(), TOY, (override,))
-        build(loaded, compile_pipeline(loaded), TESTS, lambda *reported: None)
+        build(loaded, compile_pipeline(loaded), TOY.parent, lambda *reported: None)
     assert expected in str(caught.value)
     assert TOKEN not in str(caught.value)
     assert PIN not in str(caught.value)

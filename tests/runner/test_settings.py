@@ -10,14 +10,14 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load, parse
 from hookflow.pipeline.schema import Pipeline
-from hookflow.runner import precision
 from hookflow.runner.builder.build import build
-from hookflow.runner.precision import CUBLAS, choose_precision
+from hookflow.runner.device import precision
+from hookflow.runner.device.precision import CUBLAS, choose_precision
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records, refusal
 from tests.runner.same import assert_same, final_state, logged
-from tests.runner.test_optimizers import NET, OFF, by_hand, sgd
+from tests.support.plain_training import NET, OFF, by_hand, sgd
 
-SEES = ('hooks.sees={use="./upsets.py:Settings"}', "run.max_epochs=1")
+SEES = ('hooks.sees={use="./numeric_faults.py:Settings"}', "run.max_epochs=1")
 
 
 def now() -> tuple[object, ...]:
@@ -47,16 +47,25 @@ def test_a_run_puts_them_back(trained: Trained, monkeypatch: pytest.MonkeyPatch,
     assert all("this machine" in line and "version of PyTorch" in line and "your own code" in line for line in warned)
 
 
+@pytest.mark.filterwarnings("default:put_ does not have a deterministic")
+def test_it_warns_of_one_where_it_may_only_warn(trained: Trained) -> None:
+    before = now()
+    run_dir = trained('run.deterministic="warn"', 'task.use="./numeric_faults.py:undecided"', "run.max_epochs=1")
+    assert now() == before
+    warned = [text for text in messages(run_dir, "warn") if "put_ does not have a deterministic implementation" in text]
+    assert warned
+
+
 def test_an_operation_without_a_deterministic_form_is_named(trained: Trained) -> None:
     before = now()
-    run_dir = trained("run.deterministic=true", 'task.use="./upsets.py:undecided"', code=1)
+    run_dir = trained("run.deterministic=true", 'task.use="./numeric_faults.py:undecided"', code=1)
     assert now() == before, "put back when the run has failed, too"
     reason = str(records(run_dir, "end")[0]["reason"])
     assert reason.startswith("NondeterministicError: put_ does not have a deterministic implementation. ")
     assert "run.deterministic" in reason and "warn_only" not in reason
     (error,) = records(run_dir, "error")
-    assert "upsets.py" in str(error["traceback"]), "where it stands"
-    trained('task.use="./upsets.py:undecided"', "run.max_epochs=1")
+    assert "numeric_faults.py" in str(error["traceback"]), "where it stands"
+    trained('task.use="./numeric_faults.py:undecided"', "run.max_epochs=1")
 
 
 def test_what_contradicts_it_is_the_users_mistake() -> None:
@@ -68,15 +77,15 @@ def test_what_contradicts_it_is_the_users_mistake() -> None:
 
 
 FP16 = 'run.precision="fp16"'
-LOUD = 'task.use="./upsets.py:Loud"'
-SCALE = 'hooks.scale={use="./upsets.py:Scale"}'
+LOUD = 'task.use="./numeric_faults.py:Loud"'
+SCALE = 'hooks.scale={use="./numeric_faults.py:Scale"}'
 
 
 def precision_of(run_dir: RunDir) -> object:
     return records(run_dir, "run")[-1]["precision"]
 
 
-PRECISION_SEES = 'hooks.sees={use="./watchers.py:Sees"}'
+PRECISION_SEES = 'hooks.sees={use="./common_hooks.py:Sees"}'
 
 
 @pytest.mark.parametrize(
@@ -94,7 +103,7 @@ def test_what_is_asked_for_is_computed_in_and_told(trained: Trained, asked: str,
 
 
 def test_a_scale_that_is_too_large_is_halved_and_its_step_left_out(trained: Trained) -> None:
-    run_dir = trained(FP16, LOUD, SCALE, 'hooks.looks={use="./upsets.py:Looks"}', "run.max_epochs=1")
+    run_dir = trained(FP16, LOUD, SCALE, 'hooks.looks={use="./numeric_faults.py:Looks"}', "run.max_epochs=1")
     scales = [int(line.split()[-1]) for line in messages(run_dir) if ": scale " in line]
     taken = ["taken" in line for line in messages(run_dir) if "weights=" in line]
     left_out = ["skipped=True" in line for line in messages(run_dir) if "weights=" in line]
@@ -109,11 +118,11 @@ def test_a_scale_that_is_too_large_is_halved_and_its_step_left_out(trained: Trai
 
 def test_in_fp16_hooks_see_the_gradients_as_they_are_and_a_nan_is_no_matter_of_the_scale(trained: Trained) -> None:
     same = ("run.max_iters=1", "run.val_every=1", "hooks.clip.enabled=false", "model.args.width=64")
-    seen = 'hooks.seen={use="./upsets.py:Gradients"}'
+    seen = 'hooks.seen={use="./numeric_faults.py:Gradients"}'
     swap = ("max_epochs = 3", "max_iters = 1")
     half, whole = (trained(*same, seen, f'run.precision="{kind}"', swap=swap) for kind in ("fp16", "fp32"))
     assert logged(half, "seen_norm") == pytest.approx(logged(whole, "seen_norm"), rel=0.01)
-    run_dir = trained(FP16, 'task={use="./upsets.py:Upset", args={batches=[2]}}', code=1)
+    run_dir = trained(FP16, 'task={use="./numeric_faults.py:Upset", args={batches=[2]}}', code=1)
     assert "the loss is NaN in iteration 3" in reason(run_dir)
 
 
@@ -125,7 +134,7 @@ def test_a_resumed_run_goes_on_with_its_scale(resumes_alike: NewRun, more: tuple
 
 
 def test_tasks_that_step_themselves_are_scaled_at_each_loss(trained: Trained) -> None:
-    run_dir = trained(FP16, SCALE, swap=(TOY.read_text(), (TESTS / "gan.toml").read_text()))
+    run_dir = trained(FP16, SCALE, swap=(TOY.read_text(), (TESTS / "support" / "gan.toml").read_text()))
     scale = int([line for line in messages(run_dir) if ": scale " in line][-1].split()[-1])
     assert scale * 2 ** len(logged(run_dir, "skipped_steps")) == 2**16, "each step that is left out halves it"
     assert all(weight.isfinite().all() for weight in final_state(run_dir)["model_generator"].values())  # type: ignore[attr-defined]
@@ -148,7 +157,7 @@ def test_the_gpu_that_is_named_is_the_current_one(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.nn.Module, "to", lambda *args, **more: 1 / 0)  # so far it comes where there is none
     loaded = load(TOY)
     with pytest.raises(ZeroDivisionError):
-        build(loaded, compile_pipeline(loaded), TESTS, lambda *said: None)
+        build(loaded, compile_pipeline(loaded), TOY.parent, lambda *said: None)
     assert made_current == [device]
 
 
@@ -160,15 +169,15 @@ def test_the_number_of_threads(trained: Trained) -> None:
 
 
 def test_pictures_with_the_channels_last(trained: Trained) -> None:
-    seen = 'hooks.seen={use="./watchers.py:SeesLayout"}'
+    seen = 'hooks.seen={use="./common_hooks.py:SeesLayout"}'
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
-    data = [f'data.{split}={{use="./loaders.py:images"}}' for split in ("train", "val")]
-    net = 'model={use="./loaders.py:ConvNet"}'
+    data = [f'data.{split}={{use="./data_loaders.py:images"}}' for split in ("train", "val")]
+    net = 'model={use="./data_loaders.py:ConvNet"}'
     run_dir = trained(seen, *off, *data, net, "run.channels_last=true", "run.max_epochs=1")
     assert {record["text"] for record in records(run_dir, "message")} == {"batch True, weights True"}
 
 
-TYPES = {"bf16-true": torch.bfloat16, "fp64": torch.float64}
+TYPES = {"bf16-true": torch.bfloat16, "fp16-true": torch.float16, "fp64": torch.float64}
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -188,7 +197,7 @@ def test_mps_has_no_float64() -> None:
 
 
 def full(kind: str) -> str:
-    return f'hooks.full={{use="./upsets.py:Full", args={{kind="{kind}"}}}}'
+    return f'hooks.full={{use="./numeric_faults.py:Full", args={{kind="{kind}"}}}}'
 
 
 def advice(pipeline: Pipeline, error: BaseException) -> str:
@@ -205,24 +214,26 @@ def test_the_last_words_say_what_to_change(trained: Trained, kind: str, type_: s
     assert "batch_size = 4 (now 8) with run.accumulate = 4 (now 2), which computes the same" in text
     assert text.endswith("Existing checkpoints are not affected; --resume continues from the newest.")
     (error,) = records(run_dir, "error")
-    assert "upsets.py" in str(error["traceback"]) and error["hook"] == "full"
+    assert "numeric_faults.py" in str(error["traceback"]) and error["hook"] == "full"
     assert f"{type_} with 0 gradients" in [record["text"] for record in records(run_dir, "message")]
 
 
 def test_a_run_that_found_no_memory_goes_on_from_its_checkpoint(trained: Trained, train_here: Train) -> None:
-    run_dir = trained(full("device"), 'hooks.asks={use="./watchers.py:Asks", args={point="after_train_iter"}}', code=1)
+    run_dir = trained(
+        full("device"), 'hooks.asks={use="./common_hooks.py:Asks", args={point="after_train_iter"}}', code=1
+    )
     assert train_here(run_dir, resume=True) == 1, "it is as full as before"
     assert "Existing checkpoints are not affected; --resume" in reason(run_dir)
     assert "resumed from it" in str([record["text"] for record in records(run_dir, "message")])
 
 
 def test_advice_is_of_batch_size_accumulation_and_data_where_they_are() -> None:
-    source = 'data.train={use="./loaders.py:Cloud", loader={batch_size=512, on_device=true}}'
+    source = 'data.train={use="./data_loaders.py:Cloud", loader={batch_size=512, on_device=true}}'
     text = advice(parse(TOY.read_text(), TOY, (source, 'run.precision="fp32"')).pipeline, torch.OutOfMemoryError())
     assert "batch_size = 256 (now 512) with run.accumulate = 2 (now 1)" in text
     assert "on_device = false" in text
     text = advice(parse(TOY.read_text(), TOY).pipeline, MemoryError())
     assert "affected" not in text and "batch_size" not in text and "torch.utils.checkpoint" in text
-    gan = TESTS / "gan.toml"
+    gan = TESTS / "support" / "gan.toml"
     text = advice(parse(gan.read_text(), gan, ("data.train.args.batch_size=8",)).pipeline, MemoryError())
     assert "batch_size = 4 (now 8); " in text and "accumulate" not in text

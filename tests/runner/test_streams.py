@@ -13,9 +13,17 @@ from hookflow.errors import UserError
 from hookflow.runner.data.source import Batches, close
 from hookflow.runner.data.stream import Stateful
 from tests.conftest import NewRun, Trained, messages, reason, records
-from tests.loaders import Endless, Numbers, NumbersWithPlace, ShuffledInIter, ShuffledWithFirst, context, with_sampler
 from tests.runner.same import assert_same
-from tests.runner.test_loader import source
+from tests.support.data_loaders import (
+    Endless,
+    Numbers,
+    NumbersWithPlace,
+    ShuffledInIter,
+    ShuffledWithFirst,
+    context,
+    with_sampler,
+)
+from tests.support.data_sources import source
 
 
 class FromIterator(Numbers):
@@ -186,10 +194,10 @@ def test_the_examples_of_a_batch_are_counted_where_they_are_collated() -> None:
 
 
 def test_it_is_augmented_on_the_device() -> None:
-    plain, noisy = stream(Numbers(40)), stream(Numbers(40), augment="./loaders.py:noisy")
+    plain, noisy = stream(Numbers(40)), stream(Numbers(40), augment="./data_loaders.py:noisy")
     added = torch.cat([b[0] - a[0] for a, b in zip(plain.epoch(0), noisy.epoch(0), strict=True)])
     assert added.std() > 0.5
-    assert_same(list(noisy.epoch(0)), list(stream(Numbers(40), augment="./loaders.py:noisy").epoch(0)))
+    assert_same(list(noisy.epoch(0)), list(stream(Numbers(40), augment="./data_loaders.py:noisy").epoch(0)))
 
 
 CPU = torch.device("cpu")
@@ -201,7 +209,7 @@ def batches(made: object, channels_last: bool = False, device: torch.device = CP
 
 
 def train_on(name: str, **args: object) -> str:
-    return f'data.train={{use="./loaders.py:{name}", args={{{",".join(f"{k}={v}" for k, v in args.items())}}}}}'
+    return f'data.train={{use="./data_loaders.py:{name}", args={{{",".join(f"{k}={v}" for k, v in args.items())}}}}}'
 
 
 @pytest.mark.parametrize("name", ["shuffled", "with_generator", "with_sampler", "a_list"])
@@ -216,7 +224,7 @@ def test_it_is_trained_on_and_shown(trained: Trained, name: str) -> None:
 
 
 def test_batches_may_be_dicts(trained: Trained) -> None:
-    task = 'task.use="./loaders.py:FromDicts"'
+    task = 'task.use="./data_loaders.py:FromDicts"'
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
     val = train_on("of_dicts").replace("train", "val")
     trained(train_on("of_dicts"), val, task, *off)

@@ -15,12 +15,12 @@ from torch.utils.data import Dataset
 from hookflow.errors import UserError
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.builder.components import Parts
+from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.process.state import RunState
 from tests.conftest import TOY, NewRun, Train, Trained, firings, reason, records, strikes
-from tests.runner.by_hand import CALLS, SHORT, SWAP, Ran, assert_same_weights, hook, ran, weights
-from tests.toy import Net
+from tests.runner.by_hand import CALLS, SHORT, SWAP, Ran, assert_same_weights, hook, notes_name, ran, weights
+from tests.support.toy import Net
 
 __all__ = ["ran"]
 
@@ -62,7 +62,7 @@ def instance(module: nn.Module, args: Any) -> None:
     CALLS.append("forward_pre of one")
 
 
-def globally(parts: Parts, state: RunState) -> Iterator[Any]:
+def globally(parts: RunComponents, state: RunState) -> Iterator[Any]:
     def fire(what: str) -> Callable[..., Any]:
         return lambda module, *offered: everywhere(what, module, *offered) if state.stage == "train" else None
 
@@ -96,10 +96,6 @@ def test_global_ones_are_gone_after_an_error(trained: Trained) -> None:
     assert not any(getattr(torch_module, hooks) for hooks in GLOBAL)
 
 
-def names(name: str | None) -> None:
-    CALLS.append(name)
-
-
 def with_outsider(run: Any, batch: Any) -> dict[str, torch.Tensor]:
     return {"loss": nn.MSELoss()(run.model(batch[0]), torch.zeros(len(batch[0]), 3))}
 
@@ -107,7 +103,7 @@ def with_outsider(run: Any, batch: Any) -> dict[str, torch.Tensor]:
 def test_they_are_told_the_name_in_the_network(ran: Ran) -> None:
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
     task = [f'task.use="{__name__}:with_outsider"', "data={train={use='./toy.py:Points'}}"]
-    _, seen = ran(hook("names", names, "global_forward"), *off, *task, "run.max_iters=1")
+    _, seen = ran(hook("names", notes_name, "global_forward"), *off, *task, "run.max_iters=1")
     assert seen == ["body.0", "body.1", "body.2", "body.3", "body", "head", "", None]
 
 
@@ -156,7 +152,7 @@ class Steps:
         after_step(name, optimizer, args, kwargs)
 
 
-def in_steps(parts: Parts, state: RunState) -> Iterator[Any]:
+def in_steps(parts: RunComponents, state: RunState) -> Iterator[Any]:
     for name, optimizer in parts.optimizers.items():
         yield optimizer.register_step_pre_hook(lambda *offered, name=name: with_closure(name, *offered))
         yield optimizer.register_step_post_hook(lambda *offered, name=name: after_step(name, *offered))
@@ -203,7 +199,7 @@ def halved(module: nn.Module, state_dict: Any, prefix: str, *more: Any) -> None:
     state_dict[f"{prefix}weight"] = state_dict.pop(f"{prefix}doubled") / 2
 
 
-def around_states(parts: Parts, state: RunState) -> Iterator[Any]:
+def around_states(parts: RunComponents, state: RunState) -> Iterator[Any]:
     head = parts.model.head
     yield head.register_state_dict_pre_hook(lambda module, prefix, keep: CALLS.append(("pre", "head", prefix, keep)))
     yield head.register_state_dict_post_hook(lambda *offered: doubled(*offered))
@@ -217,7 +213,7 @@ def test_around_states_as_by_hand(
     """Also where a run is resumed: what is loaded is what was saved, as the hooks have made it."""
     heads: list[Any] = []
 
-    def register(parts: Parts, *more: Any) -> None:
+    def register(parts: RunComponents, *more: Any) -> None:
         heads.append(parts.model.head)
         register_hooks(parts, *more)
 
@@ -254,7 +250,7 @@ def sees(name: str, param: nn.Parameter) -> None:
     CALLS.append(("sees", name, float(param.grad.sum())))
 
 
-def on_parameters(parts: Parts, state: RunState) -> Iterator[Any]:
+def on_parameters(parts: RunComponents, state: RunState) -> Iterator[Any]:
     weights = {name: p for name, p in parts.model.named_parameters() if name.endswith("weight")}
     for name, p in weights.items():
         yield p.register_hook(lambda grad, name=name: adds(name, grad))
@@ -309,7 +305,7 @@ class Thaws:
 
 
 def test_a_frozen_parameter_fires_once_it_trains_and_a_shared_one_by_the_name_that_matches(ran: Ran) -> None:
-    model = 'model.use="./surgeons.py:HalfFrozen"'
+    model = 'model.use="./model_changes.py:HalfFrozen"'
     says = hook("says", says_iter, "parameter_grad", parameters=["head.bias", "body.0.weight"])
     assert ran(model, says, hook("thaws", Thaws), *SHORT)[1] == [(1, "head.bias")]
     model = f'model.use="{__name__}:Tied"'

@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
 
+from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.plan import Trigger as Written
@@ -15,10 +17,10 @@ from hookflow.graph.points import POINTS
 from hookflow.graph.schedule import Length, forecast
 from hookflow.hooks.base import Hook
 from hookflow.pipeline.values import Interval
-from hookflow.runner.dispatch.triggers import Trigger
+from hookflow.runner.dispatch.triggers import ScheduledTrigger, ThrottledTrigger
 from hookflow.runner.process.state import all_iterations
-from tests.conftest import Trained, messages, records
-from tests.runner.same import logged
+from tests.conftest import NewRun, Trained, messages, records
+from tests.runner.same import final_state, logged
 
 
 @dataclass
@@ -33,8 +35,14 @@ class Place:
         return self.now
 
 
-def trigger_of(written: Written, place: Place, point: str = "after_train_iter") -> Trigger:
-    return Trigger(bound(point, written), POINTS[point], place)
+def trigger_of(written: Written, place: Place, point: str = "after_train_iter") -> ScheduledTrigger:
+    return ScheduledTrigger(bound(point, written), POINTS[point], place)
+
+
+def test_a_throttled_firing_that_comes_once_is_spent_when_it_fires() -> None:
+    written = Written.parse(once=True)
+    trigger = ThrottledTrigger(bound("after_train_iter", written), POINTS["after_train_iter"], Place(), None, {"h": 3})
+    assert [trigger() for _ in range(9)] == [False, False, True, *[False] * 6]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +59,7 @@ def trigger_of(written: Written, place: Place, point: str = "after_train_iter") 
 )
 def test_another_every_counts_on(point: str, before: str | None, after: str | None, done: int, next_: int) -> None:
     place, ahead = Place(), POINTS[point].ahead
-    first, resumed, new = (trigger_of(Written(every=every), place, point) for every in (before, after, after))
+    first, resumed, new = (trigger_of(Written.parse(every=every), place, point) for every in (before, after, after))
     for place.iter in range(1 - ahead, done + 1 - ahead):
         first()
     place.iter = done
@@ -66,16 +74,16 @@ def test_another_every_counts_on(point: str, before: str | None, after: str | No
 
 def test_seconds_and_minutes_are_exact_and_counted_anew_after_a_resume() -> None:
     place = Place()
-    first = trigger_of(Written(every="1m"), place)
+    first = trigger_of(Written.parse(every="1m"), place)
     place.now += 61
     assert first()
-    again = trigger_of(Written(every="1m"), place)
+    again = trigger_of(Written.parse(every="1m"), place)
     again.load_state_dict(first.state_dict())
     assert not again(), "a minute has not gone by since the process began"
     place.now += 61
     assert again()
     place = Place(now=0.0)
-    trigger = trigger_of(Written(since="4.1m"), place)  # 4.1 times 60 is a little less than 246 in floats
+    trigger = trigger_of(Written.parse(since="4.1m"), place)  # 4.1 times 60 is a little less than 246 in floats
     for place.now, fires in ((245.99999999999997, False), (246.0, True)):
         assert trigger() is fires
 
@@ -83,11 +91,11 @@ def test_seconds_and_minutes_are_exact_and_counted_anew_after_a_resume() -> None
 @pytest.mark.parametrize(
     ("trigger", "place", "fires"),
     [
-        (Written(every="1000000000"), Place(999_999_999, max_iters=10**10), False),
-        (Written(every="1000000000"), Place(1_000_000_000, max_iters=10**10), True),
+        (Written.parse(every="1000000000"), Place(999_999_999, max_iters=10**10), False),
+        (Written.parse(every="1000000000"), Place(1_000_000_000, max_iters=10**10), True),
         # the first multiple is entered after 3,330,000,000.333 iterations
-        (Written(every="33.3%"), Place(3_330_000_000, max_iters=10_000_000_001), False),
-        (Written(every="33.3%"), Place(3_330_000_001, max_iters=10_000_000_001), True),
+        (Written.parse(every="33.3%"), Place(3_330_000_000, max_iters=10_000_000_001), False),
+        (Written.parse(every="33.3%"), Place(3_330_000_001, max_iters=10_000_000_001), True),
     ],
     ids=str,
 )
@@ -95,7 +103,9 @@ def test_no_rounding_makes_it_early(trigger: Written, place: Place, fires: bool)
     assert trigger_of(trigger, place)() is fires
 
 
-@pytest.mark.parametrize("trigger", [Written(until="2ep"), Written(until="50%"), Written(every="10%")])
+@pytest.mark.parametrize(
+    "trigger", [Written.parse(until="2ep"), Written.parse(until="50%"), Written.parse(every="10%")]
+)
 def test_nothing_is_done_where_the_length_is_not_known_yet(trigger: Written) -> None:
     """`hookflow val` learns from the checkpoint how many iterations an epoch has: after `before_run`."""
     assert trigger_of(trigger, Place(max_iters=0, iters_per_epoch=0), "before_run")()
@@ -181,11 +191,11 @@ amounts = counted | st.builds("{}s".format, st.sampled_from(["0.7", "1", "2.1", 
 
 def triggers(amount: st.SearchStrategy[str]) -> st.SearchStrategy[Written]:
     side = st.none() | amount
-    return st.builds(Written, every=side, since=side, until=side)
+    return st.builds(Written.parse, every=side, since=side, until=side, once=st.booleans())
 
 
 def bound(point: str, written: Written) -> Binding:
-    return Binding(0, "h", point, point, "whole", (), written, "normal")
+    return Binding("h", point, point, "whole", (), written, "normal", id=0)
 
 
 def fired(run: Walk, point: str, written: Written, *, spared: bool, hold: bool = False) -> list[int]:
@@ -193,7 +203,7 @@ def fired(run: Walk, point: str, written: Written, *, spared: bool, hold: bool =
 
     With `spared` it is asked only where its `next` says so; with `hold` it has a condition, of odd iterations.
     """
-    trigger = Trigger(bound(point, written), POINTS[point], run, (lambda: run.iter % 2 == 1) if hold else None)
+    trigger = ScheduledTrigger(bound(point, written), POINTS[point], run, (lambda: run.iter % 2 == 1) if hold else None)
     result, visit = [], 0
     for here in run.points():
         if here == point:
@@ -215,7 +225,8 @@ def test_the_forecast_is_what_it_does(length: Length, point: str, written: Writt
     result = fired(Walk(length), point, written, spared=True)
     told = forecast(plan, length)[0]
     if POINTS[point].kind == "module":
-        assert f"in {len(result):,} of them" in told.text or not result
+        assert told.times is None or not result  # which depends on how many modules there are
+        assert len(result) < 2 or written.once or f"{len(result):,} times" in told.text
     else:
         assert told.times == len(result)
     number = told.first.rpartition(" ")[2]
@@ -229,14 +240,14 @@ def test_the_forecast_is_what_it_does(length: Length, point: str, written: Writt
 @given(lengths, st.sampled_from(AT), triggers(counted), st.data())
 def test_saved_and_loaded_it_continues(length: Length, point: str, written: Written, data: st.DataObject) -> None:
     run = Walk(length)
-    straight, broken = (Trigger(bound(point, written), POINTS[point], run) for _ in range(2))
+    straight, broken = (ScheduledTrigger(bound(point, written), POINTS[point], run) for _ in range(2))
     for here in run.points():
         if here == point:
             answers = [run.iter >= trigger.next and trigger() for trigger in (straight, broken)]
             assert answers[0] == answers[1]
             if data.draw(st.booleans()):
                 state = broken.state_dict()
-                broken = Trigger(bound(point, written), POINTS[point], run)
+                broken = ScheduledTrigger(bound(point, written), POINTS[point], run)
                 broken.load_state_dict(state)
                 assert broken.state_dict() == state
 
@@ -244,28 +255,31 @@ def test_saved_and_loaded_it_continues(length: Length, point: str, written: Writ
 @pytest.mark.parametrize(
     ("point", "trigger", "expected"),
     [
-        ("after_train_iter", Written(every="15"), [15, 30]),
-        ("after_train_iter", Written(every="15it"), [15, 30]),
-        ("after_train_iter", Written(every="2ep"), [20, 40]),
-        ("after_train_iter", Written(every="25%"), [10, 20, 30, 40]),
-        ("after_train_iter", Written(every="10", since="2ep"), [20, 30, 40]),
-        ("after_train_iter", Written(every="10", until="2ep"), [10, 20]),
+        ("after_train_iter", Written.parse(every="15"), [15, 30]),
+        ("after_train_iter", Written.parse(every="15it"), [15, 30]),
+        ("after_train_iter", Written.parse(every="2ep"), [20, 40]),
+        ("after_train_iter", Written.parse(every="25%"), [10, 20, 30, 40]),
+        ("after_train_iter", Written.parse(every="10", since="2ep"), [20, 30, 40]),
+        ("after_train_iter", Written.parse(every="10", until="2ep"), [10, 20]),
         *(
             (point, trigger, expected)
             for point in ("before_train_iter", "forward", "after_optimizer_step")
             for trigger, expected in (
-                (Written(every="15"), [0, 15, 30]),
-                (Written(every="10", until="2ep"), [0, 10]),
-                (Written(since="38"), [38, 39]),
-                (Written(until="2"), [0, 1]),
+                (Written.parse(every="15"), [0, 15, 30]),
+                (Written.parse(every="10", until="2ep"), [0, 10]),
+                (Written.parse(since="38"), [38, 39]),
+                (Written.parse(until="2"), [0, 1]),
             )
         ),
-        ("before_train_epoch", Written(every="2"), [0, 2]),
-        ("before_train_epoch", Written(since="3"), [3]),
-        ("after_train_epoch", Written(every="2"), [2, 4]),
-        ("after_train_epoch", Written(every="25it"), [3]),
-        ("after_train_epoch", Written(every="50%"), [2, 4]),
-        ("after_val", Written(every="3"), [3]),
+        ("before_train_epoch", Written.parse(every="2"), [0, 2]),
+        ("before_train_epoch", Written.parse(since="3"), [3]),
+        ("after_train_epoch", Written.parse(every="2"), [2, 4]),
+        ("after_train_epoch", Written.parse(every="25it"), [3]),
+        ("after_train_epoch", Written.parse(every="50%"), [2, 4]),
+        ("after_val", Written.parse(every="3"), [3]),
+        ("after_train_iter", Written.parse(once=True), [1]),
+        ("after_train_iter", Written.parse(every="15", once=True), [15]),
+        ("before_train_epoch", Written.parse(since="2ep", once=True), [2]),
     ],
     ids=str,
 )
@@ -279,7 +293,7 @@ def told(at: str, when: str, name: str = "told", **more: object) -> str:
     """Return an override for a hook that says where it fires."""
     written = "".join(f", {key}={value}" for key, value in more.items())
     quoted = when.replace('"', '\\"')
-    return f'hooks.{name}={{use="./watchers.py:tells", points=["{at}"], when="{quoted}"{written}}}'
+    return f'hooks.{name}={{use="./common_hooks.py:tells", points=["{at}"], when="{quoted}"{written}}}'
 
 
 def iterations(run_dir: RunDir, name: str = "told") -> list[object]:
@@ -304,7 +318,7 @@ CONDITIONS: list[tuple[str, str, dict[str, object], list[int]]] = [
 
 
 def test_each_fires_only_where_its_condition_holds(trained: Trained) -> None:
-    slashed = 'hooks.slashed={use="./watchers.py:logs_iter", points=["after_train_iter"], phase="first"}'
+    slashed = 'hooks.slashed={use="./common_hooks.py:logs_iter", points=["after_train_iter"], phase="first"}'
     hooks = [told(at, when, f"told{k}", **more) for k, (at, when, more, _) in enumerate(CONDITIONS)]
     run_dir = trained(slashed, *hooks)
     fired = {when: iterations(run_dir, f"told{k}") for k, (_, when, *_) in enumerate(CONDITIONS)}
@@ -378,3 +392,89 @@ def test_every_iteration_is_seen_until_the_hook_fails(trained: Trained, trigger:
     run_dir = trained(sees(f'{trigger}, on_error="disable"', "fails_at=5"), *short)
     assert said(run_dir) == ["3: [1, 2, 3]"]
     assert [error["text"] for error in records(run_dir, "error")] == ["cannot look"]
+
+
+class Counted:
+    """A task whose batches have as many tokens as numbers."""
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        inputs, target = batch
+        logits = run.model(inputs)
+        return {"loss": cross_entropy(logits, target), "logits": logits, "target": target}
+
+    def batch_tokens(self, batch: Any) -> int:
+        return int(batch[0].numel())
+
+
+UNEVEN = ("data.train.args={examples=43, whole=true}", f'task.use="{__file__}:Counted"')
+"""Epochs of five batches of eight examples and one of three, of four numbers each."""
+
+
+def multiples(every: int, *, ahead: bool = False, until: int = 10**9) -> list[int]:
+    """Return the iterations done at which samples enter another multiple of so many, by counting them one by one."""
+    result, samples, entered = [], 0, -1 if ahead else 0
+    for it, size in enumerate([8, 8, 8, 8, 8, 3] * 3):
+        before = samples
+        samples += size
+        count = before if ahead else samples
+        in_time = count < until if ahead else count <= until
+        if count // every != entered and in_time:
+            result.append(it if ahead else it + 1)
+        entered = count // every
+    return result
+
+
+DATA_TRIGGERS: dict[str, tuple[str, str, list[int]]] = {
+    "told_samples": ("after_train_iter", 'every="20 samples"', multiples(20)),
+    "told_thousands": ("after_train_iter", 'every="0.05k samples"', multiples(50)),
+    "told_tokens": ("after_train_iter", 'every="80 tokens"', multiples(20)),
+    "told_ahead": ("before_train_iter", 'every="30 samples"', multiples(30, ahead=True)),
+    "told_until": ("after_train_iter", 'every="20 samples", until="90 samples"', multiples(20, until=90)),
+    "told_once": ("after_train_iter", 'from="60 samples", once=true', [9]),
+    "told_when": ("after_train_iter", 'when="iter > 6", once=true', [7]),
+}
+
+
+def of_data() -> list[str]:
+    return [
+        f'hooks.{name}={{use="./common_hooks.py:tells", points=["{point}"], {written}}}'
+        for name, (point, written, _) in DATA_TRIGGERS.items()
+    ]
+
+
+def test_samples_and_tokens_count_what_each_batch_has(trained: Trained) -> None:
+    run_dir = trained(*UNEVEN, *of_data())
+    expected = {name: its for name, (*_, its) in DATA_TRIGGERS.items()}
+    assert {name: iterations(run_dir, name) for name in DATA_TRIGGERS} == expected
+    accumulated = trained(*UNEVEN, *of_data(), "run.accumulate=2")
+    totals = [16, 32, 43, 59, 75, 86, 102, 118, 129]
+    fired = [it for it, total in enumerate(totals, 1) if total // 20 != (totals[it - 2] if it > 1 else 0) // 20]
+    assert iterations(accumulated, "told_samples") == fired
+
+
+@pytest.mark.parametrize("at", [7, 13])
+def test_counts_of_the_data_go_on_after_a_resume(resumes_alike: NewRun, at: int) -> None:
+    run_dir = resumes_alike(*UNEVEN, *of_data(), point="after_train_iter", at=at)
+    for name, (*_, expected) in DATA_TRIGGERS.items():
+        assert iterations(run_dir, name) == expected
+    state: Any = final_state(run_dir)["position"]
+    assert (state["samples"], state["tokens"]) == (129, 516)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (['hooks.log.every="1.5 samples"'], "must be an integer"),
+        (['hooks.log.every="1k sampels"'], "is no amount"),
+        (['run.val_every="1k samples"'], "must be iterations, epochs or seconds, not samples"),
+    ],
+)
+def test_counts_that_nobody_makes_are_refused(new_run: NewRun, overrides: list[str], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        new_run(*overrides)
+
+
+def test_a_task_that_counts_no_tokens_is_refused_before_the_training(trained: Trained) -> None:
+    run_dir = trained('hooks.accuracy.until="1k tokens"', code=2)
+    assert "does not say how many there are" in str(records(run_dir, "end"))
+    assert not records(run_dir, "scalars")

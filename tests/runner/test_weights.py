@@ -18,23 +18,24 @@ from hookflow.cli.run import forked
 from hookflow.errors import UserError, Where
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.pipeline.components import WeightsSection
-from hookflow.runner.checkpoint.initial_weights import load_weights
+from hookflow.runner.builder.initial_weights import load_weights
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.cli.conftest import invoke, refused
 from tests.conftest import NewRun, Train, Trained, messages, reason, records
 from tests.runner.by_hand import weights as weights_of
 from tests.runner.same import assert_same, final_state
-from tests.runner.test_checkpoint import Evil
-from tests.runner.test_commands import answers, commander
-from tests.toy import Counts, Frozen, Net
+from tests.support.checkpoint_files import Evil
+from tests.support.overrides import commander
+from tests.support.run_results import answers
+from tests.support.toy import Counts, Frozen, Net
 
-DOCS = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
+DOCS = (Path(__file__).parents[2] / "docs" / "how-to" / "checkpoints.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("file", ["model.pt", "model_ema.pt"])
 def test_two_lines_load_them_in_pytorch(undisturbed: Trained, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
     run_dir = undisturbed("run.max_epochs=1")
-    (block,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+    block, *_ = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
     lines = [line for line in block.splitlines() if line and not line.startswith("#")]
     assert len(lines) == 2
     monkeypatch.chdir(run_dir.checkpoints / "last")
@@ -264,7 +265,7 @@ def test_a_plain_file_is_what_a_run_begins_with(
     file: str,
 ) -> None:
     """It is relative to the pipeline, and not to the current directory; a resumed run has no need of it."""
-    shutil.copy(Path(__file__).parents[1] / "toy.py", tmp_path)
+    shutil.copy(Path(__file__).parents[1] / "support" / "toy.py", tmp_path)
     torch.save(kept, tmp_path / "weights.pt")
     monkeypatch.setenv("HOME", str(tmp_path))
     run_dir = new_run(*begins(Path(file)))
@@ -319,7 +320,7 @@ def test_no_run_resumes_from_them_which_are_for_the_best(trained: Trained, tmp_p
     assert not ok and "has no state of the optimizers, so a run cannot go back to it" in note
     best = CheckpointStore(run_dir.checkpoints).names()["best-loss"]
     assert "is a checkpoint, and a resumed run goes on from its newest whole one" in refused("run", "--resume", best)
-    shutil.copy(Path(__file__).parents[1] / "toy.toml", tmp_path / "toy.toml")
+    shutil.copy(Path(__file__).parents[1] / "support" / "toy.toml", tmp_path / "toy.toml")
     text = refused("check", tmp_path / "toy.toml", "--set", "hooks.checkpoint.args={weights_only=true}")
     assert "weights_only is for the best: it needs monitor" in text
 

@@ -19,8 +19,8 @@ from hookflow.runner.data import workers
 from hookflow.runner.data.loader import collated
 from hookflow.runner.data.source import Source, as_source, close
 from hookflow.runner.data.workers import SharedMemoryError, WorkerError, explaining_worker_errors
-from tests.loaders import context
-from tests.runner.test_loader import source
+from tests.support.data_loaders import context
+from tests.support.data_sources import source
 
 
 def raise_local() -> None:
@@ -70,12 +70,12 @@ def as_it_is(examples: list[Any]) -> Any:
 
 def by_index(trouble: Callable[[], Any]) -> Source:
     return source(
-        Bad(trouble), workers=1, batch_size=2, shuffle=False, collate="./runner/test_worker_failures.py:as_it_is"
+        Bad(trouble), workers=1, batch_size=2, shuffle=False, collate="../runner/test_worker_failures.py:as_it_is"
     )
 
 
 def from_a_stream(trouble: Callable[[], Any]) -> Source:
-    return source(BadStream(trouble), workers=1, batch_size=2, collate="./runner/test_worker_failures.py:as_it_is")
+    return source(BadStream(trouble), workers=1, batch_size=2, collate="../runner/test_worker_failures.py:as_it_is")
 
 
 def by_an_own_loader(trouble: Callable[[], Any]) -> Source:
@@ -142,7 +142,7 @@ def test_shared_memory_that_is_full_is_told_as_that() -> None:
     with pytest.raises(SharedMemoryError, match="shared memory ran out"):
         collated([torch.zeros(1)] * 2, [0, 1], no_room, "train")
     made = source(
-        Bad(lambda: torch.zeros(1)), workers=1, batch_size=2, collate="./runner/test_worker_failures.py:no_room"
+        Bad(lambda: torch.zeros(1)), workers=1, batch_size=2, collate="../runner/test_worker_failures.py:no_room"
     )
     text = failure_of(made)
     assert "no room for a batch of [data.train]" in text and "shared memory ran out" in text

@@ -16,24 +16,18 @@ from hookflow.events.rundir import RunDir
 from hookflow.pipeline import registry
 from hookflow.pipeline.load import missing_components, parse
 from hookflow.service.runs import scalars
-from tests.conftest import TESTS, TOY, NewRun, Trained, strikes
-from tests.processes import Training
+from tests.conftest import TOY, NewRun, Trained, strikes
+from tests.support.overrides import EVERY_3
+from tests.support.processes import Training
+from tests.support.tensorboard_files import accumulated
 
-LOGS = 'hooks.logs={use="./loggers.py:Logs"}'
-EVERY_3 = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
+LOGS = 'hooks.logs={use="./logging_hooks.py:Logs"}'
 Row = tuple[int, str, float]
 
 
 def rows_of_csv(run: RunDir) -> list[Row]:
     with (run.writers / "csv/scalars.csv").open(newline="") as file:
         return [(int(row["iteration"]), row["name"], float(row["value"])) for row in csv.DictReader(file)]
-
-
-def accumulated(folder: Path) -> Any:
-    """Return all that TensorBoard reads in a folder."""
-    from tensorboard.backend.event_processing import event_accumulator as events
-
-    return events.EventAccumulator(str(folder), dict.fromkeys(events.DEFAULT_SIZE_GUIDANCE, 0)).Reload()
 
 
 def rows_of_tensorboard(run: RunDir) -> list[Row]:
@@ -204,12 +198,12 @@ def test_a_torn_row_of_a_csv_file_is_cut_off(tmp_path: Path) -> None:
 def test_a_missing_package_is_told_with_its_place_at_first(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     text = TOY.read_text() + '\n[writers.board]\nuse = "tensorboard"\n'
-    (problem,) = missing_components(parse(text, TOY), TESTS)
+    (problem,) = missing_components(parse(text, TOY), TOY.parent)
     assert problem.message == 'the writer "tensorboard" needs the package tensorboard, which is not installed'
     assert problem.where is not None and problem.where.line == len(text.splitlines())
     assert problem.hint == "pip install 'hookflow[tensorboard]'"
     trained('writers.board={use="tensorboard"}', code=2)
-    (problem,) = missing_components(parse(text.replace('"tensorboard"', '"tensorbord"'), TOY), TESTS)
+    (problem,) = missing_components(parse(text.replace('"tensorboard"', '"tensorbord"'), TOY), TOY.parent)
     assert problem.hint == 'did you mean "tensorboard"?'
 
 

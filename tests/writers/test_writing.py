@@ -17,11 +17,11 @@ import hookflow
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.runner.logging import recorder, writers
-from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.logging.writers import (
     CONFIGURED,
     PROGRESS,
-    History,
+    EarlierLogs,
     WriterCall,
     WriterProgress,
     WriterThread,
@@ -42,11 +42,11 @@ from tests.conftest import (
     wait_for,
 )
 from tests.distributed.several import carry_out
-from tests.limits import LIMIT
-from tests.own_writers import Notes
-from tests.processes import Training
+from tests.support.limits import LIMIT
+from tests.support.own_writers import Notes
+from tests.support.processes import Training
 
-LOGS = 'hooks.logs={use="./loggers.py:Logs"}'
+LOGS = 'hooks.logs={use="./logging_hooks.py:Logs"}'
 SHORT = "run.max_epochs=1"
 
 
@@ -91,11 +91,11 @@ def test_a_class_with_one_verb_is_a_writer_and_is_given_what_it_names(trained: T
 
 
 def test_the_training_thread_never_calls_what_writes(trained: Trained, tmp_path: Path) -> None:
-    watches = f'hooks.watches={{use="./loggers.py:Watches", args={{file="{tmp_path / "called"}"}}}}'
+    watches = f'hooks.watches={{use="./logging_hooks.py:Watches", args={{file="{tmp_path / "called"}"}}}}'
     trained(own("Notes", tmp_path / "notes"), LOGS, watches)
     called = {"/".join(Path(file).parts[-2:]) for file in (tmp_path / "called").read_text().splitlines()}
-    assert {"loop/run.py", "logging/media.py", "loop/task.py"} <= called, "what it does call is seen"
-    writes = "tests/own_writers.py", "writers.py", "logging/writers.py", "hookflow/png.py"
+    assert {"iteration/run.py", "logging/media.py", "model/task.py"} <= called, "what it does call is seen"
+    writes = "tests/support/own_writers.py", "writers.py", "logging/writers.py", "hookflow/png.py"
     assert called.isdisjoint(writes)
 
 
@@ -104,14 +104,14 @@ def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
 ) -> None:
     """Also where the event log is written in between: by the training alone, as the recorder's thread rests."""
     monkeypatch.setattr(recorder, "PERIOD", LIMIT)
-    real = Recorder.scalar
+    real = EventRecorder.scalar
 
-    def scalar_and_flush(self: Recorder, *number: Any) -> None:
+    def scalar_and_flush(self: EventRecorder, *number: Any) -> None:
         real(self, *number)
         self.flush()
 
-    monkeypatch.setattr(Recorder, "scalar", scalar_and_flush)
-    twice = 'hooks.twice={use="./loggers.py:LogsTwice"}'
+    monkeypatch.setattr(EventRecorder, "scalar", scalar_and_flush)
+    twice = 'hooks.twice={use="./logging_hooks.py:LogsTwice"}'
     run = trained(own("Notes", tmp_path / "notes"), 'writers.csv={use="csv"}', twice, 'hooks.log={use="log"}', SHORT)
     assert len([r for r in records(run, "scalars") if "twice" in r["v"]]) == 10, "twice in each of five iterations"  # type: ignore[operator]
     wanted = sorted((row.iter, row.name, row.value) for row in scalars(run))
@@ -129,7 +129,7 @@ def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
 def test_a_value_is_written_once_its_iteration_is_over(trained: Trained, tmp_path: Path) -> None:
     """Whether or not anything else is logged."""
     file = tmp_path / "notes"
-    once = f'hooks.once={{use="./loggers.py:LogsOnce", args={{file="{file}"}}}}'
+    once = f'hooks.once={{use="./logging_hooks.py:LogsOnce", args={{file="{file}"}}}}'
     trained(own("Notes", file), once, "hooks.log.enabled=false", SHORT)
 
 
@@ -141,8 +141,8 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
     monkeypatch.setattr(writers, "PLACES", 7)
     monkeypatch.setattr(writers, "GRACE", 0.1)
     monkeypatch.setattr(writers, "CLOSING", 0.1)
-    monkeypatch.setattr("tests.own_writers.Blocks.released", released)
-    blocks = own("Blocks", tmp_path / "notes").replace("./own_writers.py", "tests.own_writers")
+    monkeypatch.setattr("tests.support.own_writers.Blocks.released", released)
+    blocks = own("Blocks", tmp_path / "notes").replace("./own_writers.py", "tests.support.own_writers")
     run = trained(blocks, LOGS)
     assert kinds(tmp_path / "notes") == ["made", "config", "scalar"], "it has not come back from its first call"
     end = records(run, "end")[-1]
@@ -167,7 +167,7 @@ def test_a_signal_ends_the_wait_for_a_writer_that_hangs(
     released = threading.Event()
     monkeypatch.setattr(writers, "GRACE", LIMIT)
     monkeypatch.setattr(writers, "CLOSING", LIMIT)
-    monkeypatch.setattr("tests.own_writers.Blocks.released", released)
+    monkeypatch.setattr("tests.support.own_writers.Blocks.released", released)
     finish = WriterThread.finish
 
     def press_while_it_waits(thread: WriterThread) -> None:
@@ -175,7 +175,9 @@ def test_a_signal_ends_the_wait_for_a_writer_that_hangs(
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(WriterThread, "finish", press_while_it_waits)
-    run = trained(own("Blocks", tmp_path / "notes").replace("./own_writers.py", "tests.own_writers"), LOGS, SHORT)
+    run = trained(
+        own("Blocks", tmp_path / "notes").replace("./own_writers.py", "tests.support.own_writers"), LOGS, SHORT
+    )
     assert records(run, "end")[-1]["status"] == "finished"
     assert "has not closed" in messages(run, "warn")[-1]
     released.set()
@@ -203,7 +205,7 @@ def test_one_that_always_raises_is_switched_off_and_closed(trained: Trained, tmp
 @pytest.mark.parametrize("code", [1, 143])
 def test_it_is_closed_however_the_run_ends(code: int, trained: Trained, tmp_path: Path) -> None:
     signalled = strikes(tmp_path, signal.SIGTERM, ("after_train_iter", 3))
-    ends = ['hooks.bad={use="./watchers.py:Raises"}'] if code == 1 else signalled
+    ends = ['hooks.bad={use="./common_hooks.py:Raises"}'] if code == 1 else signalled
     trained(own("Notes", tmp_path / "notes"), *ends, code=code)
     assert kinds(tmp_path / "notes").index("close") == len(notes(tmp_path / "notes")) - 1
 
@@ -245,8 +247,10 @@ def test_a_writer_that_cannot_forget_gets_no_step_again_or_back_after_a_kill(new
 
 
 def test_of_two_ranks_the_first_alone_writes(new_run: NewRun, tmp_path: Path) -> None:
-    writer = own("Notes", tmp_path / "notes").replace("./own_writers.py", "tests.own_writers")
-    run = new_run(writer, 'hooks.logs={use="tests.loggers:Logs"}', pipeline=TESTS / "distributed" / "clouds.toml")
+    writer = own("Notes", tmp_path / "notes").replace("./own_writers.py", "tests.support.own_writers")
+    run = new_run(
+        writer, 'hooks.logs={use="tests.support.logging_hooks:Logs"}', pipeline=TESTS / "distributed" / "clouds.toml"
+    )
     assert carry_out(run, 2) == [0, 0]
     assert kinds(tmp_path / "notes").count("made") == kinds(tmp_path / "notes").count("close") == 1
     assert len(list((run.path / "images/val/sample").glob("*.rank1.png"))) == len(records(run, "image")) > 0
@@ -265,7 +269,7 @@ def test_a_class_or_an_object_from_python(tmp_path: Path) -> None:
 
 
 def test_the_example_works_and_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (TESTS.parent / "docs" / "writers.md").read_text("utf-8")
+    page = (TESTS.parent / "docs" / "how-to" / "writers.md").read_text("utf-8")
     (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", page, re.DOTALL)
     (table,) = re.findall(r"```toml\n(\[writers\.best\]\n.*?)```", page, re.DOTALL)
     (tmp_path / "mine.py").write_text(code)
@@ -335,7 +339,7 @@ def resume(
     if left:
         WriterProgress(folder / PROGRESS, 10_000).save(begun=left[0], safe=left[1])
     recorder: Any = SimpleNamespace(say=pytest.fail, failure=pytest.fail)
-    history = History(run, iteration)
+    history = EarlierLogs(run, iteration)
     thread = WriterThread("own", writer, CONFIG, folder, recorder, history)
     thread.start()
     log(run, ("run", iteration, None), *(("loss", it, 9.0) for it in gives))
@@ -455,7 +459,7 @@ def test_a_writer_whose_folder_was_removed_is_given_all_again_if_it_can_forget(r
         CONFIG,
         run.writers / "own",
         SimpleNamespace(say=lambda *text: None, failure=pytest.fail),  # type: ignore[arg-type]
-        History(run, 3),
+        EarlierLogs(run, 3),
         was_removed=True,
     )
     thread.start()

@@ -18,10 +18,11 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.zoo import cifar10 as module
-from hookflow.zoo.cifar10 import FOLDER, MEAN, RECORD, STD, Batch, Images, Options, cifar10, synthetic
+from hookflow.zoo.cifar10 import ARCHIVE_FOLDER, MEAN, RECORD_BYTES, STD, Batch, Options, cifar10, synthetic
 from tests.conftest import records
-from tests.garbling import garbled, seeds
-from tests.limits import LIMIT
+from tests.support.corruption import garbled, seeds
+from tests.support.image_data import CPU, make
+from tests.support.limits import LIMIT
 
 
 class Server:
@@ -82,8 +83,8 @@ RECORDS = 100
 
 @pytest.fixture(autouse=True)
 def _small_files(monkeypatch):
-    assert module.RECORDS == 10_000
-    monkeypatch.setattr(module, "RECORDS", RECORDS)
+    assert module.RECORDS_PER_FILE == 10_000
+    monkeypatch.setattr(module, "RECORDS_PER_FILE", RECORDS)
 
 
 def load(root, say=lambda text: None, **args):
@@ -93,12 +94,12 @@ def load(root, say=lambda text: None, **args):
 @pytest.fixture
 def folder(tmp_path):
     """A folder of the binary version: a hundred black images a file, but for the first, whose bytes are known."""
-    folder = tmp_path / FOLDER
+    folder = tmp_path / ARCHIVE_FOLDER
     folder.mkdir()
     for number, name in enumerate([*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]):
         with (folder / name).open("wb") as file:
             file.write(bytes([number]) + bytes([10]) * 1024 + bytes([20]) * 1024 + bytes(range(256)) * 4)
-            file.truncate(RECORD * RECORDS)
+            file.truncate(RECORD_BYTES * RECORDS)
     return folder
 
 
@@ -127,7 +128,7 @@ def test_the_folder_itself_may_be_given_a_limit_takes_the_first_and_training_ima
     [
         ("data_batch_5.bin", None, "data_batch_5.bin is missing"),
         ("data_batch_5.bin", b"short", "data_batch_5.bin has 5 bytes instead of 307,300"),
-        ("data_batch_5.bin", bytes([200]) * RECORD * RECORDS, "is not CIFAR-10: it has a class 200"),
+        ("data_batch_5.bin", bytes([200]) * RECORD_BYTES * RECORDS, "is not CIFAR-10: it has a class 200"),
     ],
 )
 def test_a_file_that_is_not_whole_is_named_and_nothing_is_fetched(archive, folder, name, data, wrong):
@@ -149,8 +150,8 @@ def test_planes_become_channels_and_rows_stay_rows(folder):
 def packed(*odd):
     """Return an archive with one batch of black images, the first of class 7, and odd members."""
     file = io.BytesIO()
-    batch = tarfile.TarInfo(f"{FOLDER}/data_batch_5.bin")
-    batch.size = RECORD * RECORDS
+    batch = tarfile.TarInfo(f"{ARCHIVE_FOLDER}/data_batch_5.bin")
+    batch.size = RECORD_BYTES * RECORDS
     with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as tar:
         tar.addfile(batch, io.BytesIO(bytes([7]) + bytes(batch.size - 1)))
         for member in odd:
@@ -161,15 +162,15 @@ def packed(*odd):
 @pytest.fixture
 def archive(server, monkeypatch):
     server.content = packed()
-    monkeypatch.setattr(module, "URL", server.url)
-    monkeypatch.setattr(module, "MD5", server.md5)
+    monkeypatch.setattr(module, "ARCHIVE_URL", server.url)
+    monkeypatch.setattr(module, "ARCHIVE_MD5", server.md5)
     module._fetched.cache_clear()
     return server
 
 
 def test_the_archive_is_fetched_unpacked_and_read(archive, tmp_path):
     said = []
-    aside = tmp_path / "new" / "root" / f"{FOLDER}.tmp"
+    aside = tmp_path / "new" / "root" / f"{ARCHIVE_FOLDER}.tmp"
     aside.mkdir(parents=True)
     (aside / "data_batch_4.bin").write_bytes(b"of a process that was killed while it unpacked")
     source = load(tmp_path / "new" / "root", said.append, split="val", limit=20)
@@ -177,15 +178,17 @@ def test_the_archive_is_fetched_unpacked_and_read(archive, tmp_path):
     assert batch.classes.tolist() == [7] + [0] * 19
     assert not source.info["synthetic"]
     assert said[0] == f"fetching {archive.url}"
-    assert [path.name for path in (tmp_path / "new" / "root" / FOLDER).iterdir()] == ["data_batch_5.bin"]
+    assert [path.name for path in (tmp_path / "new" / "root" / ARCHIVE_FOLDER).iterdir()] == ["data_batch_5.bin"]
 
 
-@pytest.mark.parametrize(("name", "link"), [("../outside.bin", ""), (f"{FOLDER}/data_batch_4.bin", "/etc/hostname")])
+@pytest.mark.parametrize(
+    ("name", "link"), [("../outside.bin", ""), (f"{ARCHIVE_FOLDER}/data_batch_4.bin", "/etc/hostname")]
+)
 def test_an_archive_that_leads_outside_its_folder_is_refused(archive, tmp_path, monkeypatch, name, link):
     member = tarfile.TarInfo(name)
     member.type, member.linkname = (tarfile.SYMTYPE if link else tarfile.REGTYPE), link
     archive.content = packed(member)
-    monkeypatch.setattr(module, "MD5", archive.md5)
+    monkeypatch.setattr(module, "ARCHIVE_MD5", archive.md5)
     with pytest.raises(UserError, match=r"the download failed: .*(outside|a link to an absolute path)"):
         load(tmp_path / "root")
     assert not list(tmp_path.rglob("outside.bin")) + list(tmp_path.rglob("data_batch_4.bin"))
@@ -194,16 +197,16 @@ def test_an_archive_that_leads_outside_its_folder_is_refused(archive, tmp_path, 
 @pytest.mark.parametrize(
     ("name", "value", "wrong"),
     [
-        ("MD5", "0123", "has the MD5 sum .* instead of 0123"),
-        ("MOST", 5, "sends more than the 5 bytes that the file has at most"),
-        ("PATIENCE_S", 0.05, "timed out"),
-        ("URL", "http://127.0.0.1:1/file.bin", "refused"),
+        ("ARCHIVE_MD5", "0123", "has the MD5 sum .* instead of 0123"),
+        ("MAX_ARCHIVE_BYTES", 5, "sends more than the 5 bytes that the file has at most"),
+        ("TIMEOUT_SECONDS", 0.05, "timed out"),
+        ("ARCHIVE_URL", "http://127.0.0.1:1/file.bin", "refused"),
     ],
 )
 def test_a_download_that_fails_leaves_no_images_and_says_why(archive, tmp_path, monkeypatch, name, value, wrong):
     monkeypatch.setattr(module, name, value)
     given_up = threading.Event()
-    if name == "PATIENCE_S":
+    if name == "TIMEOUT_SECONDS":
         monkeypatch.setattr(archive, "before_answer", given_up.wait)
     with pytest.raises(UserError, match=f"the download failed: .*{wrong}"):
         load(tmp_path)
@@ -230,7 +233,7 @@ LINES = [
 @seeds(150)
 def test_whatever_it_answers(server, tmp_path, monkeypatch, seeds):
     """A download is the whole file or an error, and fills no disk."""
-    monkeypatch.setattr(module, "PATIENCE_S", LIMIT)
+    monkeypatch.setattr(module, "TIMEOUT_SECONDS", LIMIT)
     for seed in seeds:
         chance = random.Random(seed)
         body = chance.choice([CONTENT, CONTENT[: chance.randrange(len(CONTENT))], 2 * CONTENT, b"", 99 * CONTENT])
@@ -252,14 +255,14 @@ def test_whatever_it_answers(server, tmp_path, monkeypatch, seeds):
 @seeds(40)
 def test_whatever_is_in_the_files(tmp_path, monkeypatch, seeds):
     """Images and classes are in range, or a problem names the folder."""
-    monkeypatch.setattr(module, "RECORDS", 4)
-    whole = b"".join(bytes([k]) + bytes([10 * k]) * (RECORD - 1) for k in range(4))
+    monkeypatch.setattr(module, "RECORDS_PER_FILE", 4)
+    whole = b"".join(bytes([k]) + bytes([10 * k]) * (RECORD_BYTES - 1) for k in range(4))
     for seed in seeds:
         chance = random.Random(seed)
-        split = chance.choice(list(module.FILES))
-        for name in module.FILES[split]:
+        split = chance.choice(list(module.SPLIT_FILES))
+        for name in module.SPLIT_FILES[split]:
             data = bytearray(whole)
-            data[chance.choice([0, RECORD])] = chance.randrange(256)
+            data[chance.choice([0, RECORD_BYTES])] = chance.randrange(256)
             (tmp_path / name).write_bytes(chance.choice([whole, data, garbled(whole, chance)]))
         try:
             for batch in load(tmp_path, split=split, batch_size=2, download=False).epoch(0):
@@ -298,29 +301,13 @@ def test_synthetic_images_take_their_place_only_when_asked_and_say_so(archive, t
         load(tmp_path, download=False)
     with pytest.raises(UserError) as error:
         load(tmp_path, said.append)
-    for part in (str(tmp_path), str(tmp_path / FOLDER), "Error 404", archive.url, 'on_missing = "synthetic"'):
+    for part in (str(tmp_path), str(tmp_path / ARCHIVE_FOLDER), "Error 404", archive.url, 'on_missing = "synthetic"'):
         assert part in str(error.value)
     source = load(tmp_path, said.append, split="val", limit=20, on_missing="synthetic")
     assert source.info["synthetic"]
     assert source.info["examples"] == 20
     assert any("Error 404" in line and "synthetic images take its place" in line for line in said)
     assert archive.requests == 1, "what has failed is not tried again by the next split"
-
-
-CPU = torch.device("cpu")
-
-
-def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), seed=3, side=8, rank=0, world=1):
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (examples, side, side, 3), dtype=np.uint8)
-    return Images(
-        torch.from_numpy(images),
-        torch.arange(examples),  # a class of its own for each, to tell them apart
-        Options("train" if training else "val", batch_size, augment, sizes, seed, CPU, rank, world),
-        name="",
-        note="",
-        synthetic=True,
-    )
 
 
 def same(ours, theirs):

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.zoo.chargpt import CharGPT, Text, decode, encode, write
+from hookflow.zoo.chargpt import CharGPT, decode, encode, write
 from hookflow.zoo.gaussian2d import Gaussians, Painting, Picture, places, read_image
 from hookflow.zoo.hooks import Render, Sample
 from tests.conftest import Train, Trained, records
 from tests.runner.same import assert_same_end, final_state, rest_of
+from tests.support.image_data import picture, text
 
 PIPELINE = Path(__file__).parents[2] / "pipelines" / "gaussian2d.toml"
 SMALL = (
@@ -118,10 +119,6 @@ def test_the_shipped_pipeline_reaches_what_it_says(trained: Trained) -> None:
     assert reached[1500] > 41
 
 
-def picture(split: str = "train", seed: int = 0) -> Picture:
-    return Picture(side=24, split=split, batch_size=100, batches=5, seed=seed, device=torch.device("cpu"))  # type: ignore[arg-type]
-
-
 def test_places_are_those_of_pixels_and_all_of_them_are_validated() -> None:
     train, val = picture(), picture("val")
     assert train.image.shape == (16, 24, 3)
@@ -183,11 +180,6 @@ SMALL_GPT = (
 def model() -> CharGPT:
     torch.manual_seed(0)
     return CharGPT(context=8, width=16, layers=2, heads=2)
-
-
-def text(tmp_path: Path, **args: Any) -> Text:
-    (tmp_path / "text.txt").write_text("".join(map(chr, range(32, 127))) * 4)
-    return Text(**{"path": "text.txt", "length": 7, "batch_size": 4, "seed": 0, "pipeline_dir": tmp_path, **args})
 
 
 def test_no_token_sees_those_after_it(model: CharGPT) -> None:

@@ -14,8 +14,8 @@ from hookflow.zoo.circle import RADIUS, SPLITS, Circle
 from hookflow.zoo.hooks import Whiten
 from hookflow.zoo.tasks import Classification, LanguageModelling, OwnLoss, Regression
 from tests.runner.same import assert_same
-from tests.zoo.test_cifar10 import make as images_of
-from tests.zoo.test_pictures_and_text import picture, text
+from tests.support.image_data import make as images_of
+from tests.support.image_data import picture, text
 
 
 class LeftColumn(nn.Module):

@@ -17,7 +17,7 @@ from typing import Literal
 from hookflow.graph.offload import threads
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.render.text import gutter, rails
-from hookflow.graph.why import rows_of
+from hookflow.graph.why import drawn_edges
 
 OPENS = {
     "before_train_epoch": "epoch",
@@ -67,37 +67,67 @@ def rows(plan: Plan, *, idle: bool = False, only: Collection[int] | None = None,
     `only` the bindings of these ids are shown, without edges: those to others would lead nowhere. There are `lanes` of
     edges at most.
     """
+    every = _bound(plan)
+    rail_of = dict(zip((binding.id for binding in every), rails(every, 4, threads(plan, every)), strict=True))
     drawn: list[Row] = []
-    within: list[str] = []
-    empty: list[str] = []  # rounds that are not shown until there is something in them
-    every = [*_bound(plan)]
-    beside = dict(zip((each.id for each in every), rails(every, 4, threads(plan, every)), strict=True))
+    rounds = _OpenRounds()
     for point in plan.points:
-        if (over := CLOSES.get(point.name)) in within:
-            within.remove(over)
-        if opened := OPENS.get(point.name):
-            empty.append(opened)
-            within.append(opened)
-        bound = [each for each in plan.at(point.name) if only is None or each.id in only]
-        phase = BEGINS.get(point.name) if only is None else None
-        if bound or idle or phase:
-            for name in [name for name in empty if name in within and (bound or idle or name in ALWAYS)]:
-                empty.remove(name)
-                drawn.append(Row("round", name, tuple(within[: within.index(name)])))
+        rounds.enter(point.name)
+        within = tuple(rounds.within)
+        bound = [binding for binding in plan.at(point.name) if only is None or binding.id in only]
+        phase = None
+        if only is None:
+            phase = BEGINS.get(point.name)
+        if bound or idle:
+            drawn += rounds.show()
+        elif phase:
+            drawn += rounds.show(ALWAYS)
         if phase:
-            drawn.append(Row("phase", phase, (*within,)))
-        edges = gutter(len(bound), rows_of(plan, point.name), limit=lanes) if only is None else [""] * len(bound)
-        for at, (each, drawing) in enumerate(zip(bound, edges, strict=True)):
-            rail = beside[each.id] if only is None else ""
-            drawn.append(Row("point", point.name, (*within,), each, at == 0, drawing, rail))
+            drawn.append(Row("phase", phase, within))
+        edges = [""] * len(bound)
+        if only is None:
+            edges = gutter(len(bound), drawn_edges(plan, point.name), limit=lanes)
+        for number, binding in enumerate(bound):
+            rail = ""
+            if only is None:
+                rail = rail_of[binding.id]
+            drawn.append(Row("point", point.name, within, binding, number == 0, edges[number], rail))
         if idle and not bound:
-            drawn.append(Row("point", point.name, (*within,)))
+            drawn.append(Row("point", point.name, within))
     return drawn
 
 
-def _bound(plan: Plan) -> Iterator[Binding]:
+class _OpenRounds:
+    """The rounds around a point, the outermost first; each is hidden until there is something in it."""
+
+    def __init__(self) -> None:
+        self.within: list[str] = []
+        self._hidden: list[str] = []
+
+    def enter(self, point: str) -> None:
+        """Close the round that is over at a point, and open the one that begins there."""
+        closed = CLOSES.get(point)
+        if closed in self.within:
+            self.within.remove(closed)
+        opened = OPENS.get(point)
+        if opened:
+            self._hidden.append(opened)
+            self.within.append(opened)
+
+    def show(self, names: Collection[str] | None = None) -> Iterator[Row]:
+        """Yield the rows of the rounds that are hidden, or of those among `names`."""
+        for name in list(self._hidden):
+            if name in self.within and (names is None or name in names):
+                self._hidden.remove(name)
+                around = self.within[: self.within.index(name)]
+                yield Row("round", name, tuple(around))
+
+
+def _bound(plan: Plan) -> list[Binding]:
+    bindings: list[Binding] = []
     for point in plan.bound_points:
-        yield from plan.at(point.name)
+        bindings += plan.at(point.name)
+    return bindings
 
 
 MARKS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒"}
@@ -106,10 +136,16 @@ MARKS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒"}
 
 def label(row: Row, name: str = "") -> str:
     """Return the text of the first column: as many strokes as there are rounds around it, and its name."""
-    spine, name = "┊" * len(row.within), name or row.name
+    spine = "┊" * len(row.within)
+    name = name or row.name
     if row.kind == "round":
         return f"{spine}↻ {name}"
     if row.kind == "phase":
         return f"{spine} {MARKS[row.name]} {name}"
-    indent = 3 if row.within[-1:] == ("iteration",) else 2  # behind the marks of the phases
-    return f"{spine}{' ' * indent}{name}" if row.first else spine
+    if not row.first:
+        return spine
+    is_in_iteration = row.within[-1:] == ("iteration",)
+    indent = "  "  # behind the marks of the phases
+    if is_in_iteration:
+        indent = "   "
+    return f"{spine}{indent}{name}"

@@ -17,10 +17,9 @@ from types import MappingProxyType
 
 from rich.cells import cell_len
 
-from hookflow.graph.edges import between, rows_before
-from hookflow.graph.offload import Thread, awaited, is_thinned, threads
-from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, Plan
-from hookflow.graph.why import neighbours, rows_of
+from hookflow.graph.offload import ThreadSpan, awaited, is_thinned, threads
+from hookflow.graph.plan import PHASES, Binding, CollapsedBinding, Edge, EdgeKind, Plan
+from hookflow.graph.why import drawn_edges, neighbours
 from hookflow.numbers import counted
 from hookflow.text import printable, wrapped, wrapped_phrases
 
@@ -28,54 +27,113 @@ KINDS: dict[EdgeKind, str] = {
     "file": "stated in the pipeline file",
     "class": "stated by the hook's class",
     "flow": "data flow: who writes a slot, before who reads it",
-    "pair": "last in, first out",
+    "nesting": "last in, first out",
 }
 """The kinds of edges, for a legend."""
 
 
 def title_of(plan: Plan, shown: str = "") -> str:
     """Return the heading of a drawing: what is `shown`, or how many hooks and points; and the seed of a shuffle."""
-    shown = shown or f"{counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}"
-    seed = "" if plan.shuffle is None else f", shuffled (seed {plan.shuffle})"
-    return plain(f"{plan.pipeline}: {shown}{seed}")
+    if not shown:
+        shown = f"{counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}"
+    if plan.shuffle is not None:
+        shown += f", shuffled (seed {plan.shuffle})"
+    return plain(f"{plan.pipeline}: {shown}")
 
 
 def marks(plan: Plan, binding: Binding) -> list[str]:
     """Return what is out of the ordinary about a binding: half of an around, phase, trigger, ranks, off."""
-    hook = plan.hook(binding.hook)
-    verb = {"whole": "", "enter": "enters", "exit": "leaves"}[binding.half]
-    own = PHASES[-1 - PHASES.index(hook.phase)] if binding.half == "exit" else hook.phase  # the mirrored one
-    moved = f"{binding.phase} (moved from {own})" if binding.phase != own else ""
+    box = plan.collapsed_by_id.get(binding.id)
+    if box is not None:
+        return _marks_of_box(plan, binding, box)
+    result = []
+    if binding.half == "enter":
+        result.append(f"enters {binding.method}")
+    elif binding.half == "exit":
+        result.append(f"leaves {binding.method}")
+    result += _marks_of_phase(plan, binding)
+    if str(binding.trigger):
+        result.append(str(binding.trigger))
+    result += _marks_of_modules(binding)
+    result += _marks_of_hook(plan, binding)
+    for name, iteration in plan.off:
+        if name == binding.hook:
+            result.append(f"off since iteration {iteration:,}")
+    return [plain(mark) for mark in result]
+
+
+def _marks_of_box(plan: Plan, binding: Binding, box: CollapsedBinding) -> list[str]:
+    """Return the members of a box, what all of them have in common, and which are off."""
+    names = list(dict.fromkeys(member.hook for member in box.members))
+    result = [f"{counted(len(names), 'hook')}: {', '.join(names)}"]
+    if binding.phase != "normal":
+        result.append(binding.phase)
+    if str(binding.trigger):
+        result.append(str(binding.trigger))
+    for name, iteration in plan.off:
+        if name in names:
+            result.append(f"{name} off since iteration {iteration:,}")
+    return [plain(mark) for mark in result]
+
+
+def _marks_of_phase(plan: Plan, binding: Binding) -> list[str]:
+    own = plan.hook(binding.hook).phase
+    if binding.half == "exit":
+        own = PHASES[-1 - PHASES.index(own)]  # the mirrored one
+    if binding.phase != own:
+        return [f"{binding.phase} (moved from {own})"]
+    if binding.phase != "normal":
+        return [binding.phase]
+    return []
+
+
+def _marks_of_modules(binding: Binding) -> list[str]:
+    """Return what a hook inside the network is registered on, and how."""
+    result = []
     globs = binding.modules or binding.parameters
-    result = (
-        f"{verb} {binding.method}" if verb else "",
-        moved or (binding.phase if binding.phase != "normal" else ""),
-        str(binding.trigger),
-        f"on {', '.join(globs)}" if globs else "",
-        f"in {', '.join(binding.stages)}" if binding.stages else "",
-        "prepended" if binding.prepend else "",
-        "always called" if binding.always_call else "",
-        "rank 0 alone" if hook.ranks == "zero" else "",
-        f"offloaded ({'process, ' * hook.in_process}queue {hook.queue}, {hook.when_full})" if binding.beside else "",
-        f"waits for {', '.join(others)}"
-        if (others := [each for each in awaited(plan, binding) if each != hook.name])
-        else "",
-        f"throttled to {hook.throttle}" if is_thinned(plan, binding) else "",
-        "default" if hook.default else "",
-        *(f"off since iteration {it:,}" for name, it in plan.off if name == binding.hook),
-    )
-    return [plain(mark) for mark in result if mark]
+    if globs:
+        result.append(f"on {', '.join(globs)}")
+    if binding.stages:
+        result.append(f"in {', '.join(binding.stages)}")
+    if binding.prepend:
+        result.append("prepended")
+    if binding.always_call:
+        result.append("always called")
+    return result
+
+
+def _marks_of_hook(plan: Plan, binding: Binding) -> list[str]:
+    """Return on which ranks and in which thread a hook fires, for whom it waits, and whether the file names it."""
+    hook = plan.hook(binding.hook)
+    result = []
+    if hook.ranks == "zero":
+        result.append("rank 0 alone")
+    if binding.beside:
+        where = ""
+        if hook.in_process:
+            where = "process, "
+        result.append(f"offloaded ({where}queue {hook.queue}, {hook.when_full})")
+    others = [each for each in awaited(plan, binding) if each != hook.name]
+    if others:
+        result.append(f"waits for {', '.join(others)}")
+    if is_thinned(plan, binding):
+        result.append(f"throttled to {hook.throttle}")
+    if hook.default:
+        result.append("default")
+    return result
 
 
 def place_of(edge: Edge) -> str:
     """Return where an edge comes from, briefly: the file without its folders, the slots, or the rule."""
-    if edge.kind == "pair":
+    if edge.kind == "nesting":
         return "last in, first out"
     if edge.kind == "flow":
         return f"writes {', '.join(map(plain, edge.slots))}"
     if edge.where.startswith("--set "):
+        if edge.group:
+            return f"--set, group:{edge.group}"
         return "--set"
-    return plain(re.sub(r"^.*/", "", edge.where))
+    return plain(re.sub(r"^.*/", "", edge.source))
 
 
 def in_words(edge: Edge) -> str:
@@ -84,19 +142,21 @@ def in_words(edge: Edge) -> str:
 
 
 def edges_that_gave_way(plan: Plan) -> Iterator[str]:
-    """Yield the edges that are not kept, with those that overruled them; a cycle of flows is one sentence."""
+    """Yield the flows that were dropped, with the edges that overruled them; a cycle of flows is one sentence."""
     sentences: dict[str, None] = {}
-    for overruled in plan.given_way:
-        at = f"at {overruled.edge.point}"
-        if cycle := plan.cycle(overruled):
-            flows = ", ".join(map(in_words, cycle))
-            sentences[f"{at}, a cycle of flows, so none of them counts: {flows}"] = None
-        elif overruled.against:
-            against = ", ".join(map(in_words, overruled.against))
-            sentences[f"{at}, {in_words(overruled.edge)} gave way to: {against}"] = None
+    num_unexplained: Counter[str] = Counter()
+    for dropped in plan.dropped_edges:
+        point = dropped.edge.point
+        if dropped.cycle:
+            flows = ", ".join(in_words(edge) for edge in dropped.cycle)
+            sentences[f"at {point}, a cycle of flows, so none of them counts: {flows}"] = None
+        elif dropped.against:
+            against = ", ".join(in_words(edge) for edge in dropped.against)
+            sentences[f"at {point}, {in_words(dropped.edge)} gave way to: {against}"] = None
+        else:
+            num_unexplained[point] += 1
     yield from sentences
-    unexplained = Counter(overruled.edge.point for overruled in plan.given_way if not overruled.against)
-    for point, count in unexplained.items():
+    for point, count in num_unexplained.items():
         yield f"at {point}, {counted(count, 'more flow')} gave way to others"
 
 
@@ -104,14 +164,22 @@ def waits(edges: Iterable[Edge]) -> dict[int, list[str]]:
     """Return by binding whom it waits for, and what says so: the hooks of one place together."""
     places: dict[int, dict[str, dict[str, None]]] = {}
     for edge in edges:
-        places.setdefault(edge.then_id, {}).setdefault(place_of(edge), {})[edge.first] = None
-    return {id_: [f"after {', '.join(hooks)} ({place})" for place, hooks in at.items()] for id_, at in places.items()}
+        hooks_at_place = places.setdefault(edge.then_id, {})
+        hooks_at_place.setdefault(place_of(edge), {})[edge.first] = None
+    result = {}
+    for id_, hooks_at_place in places.items():
+        result[id_] = [f"after {', '.join(hooks)} ({place})" for place, hooks in hooks_at_place.items()]
+    return result
 
 
 def slots(binding: Binding) -> list[str]:
     """Return what a binding reads and writes, in words."""
-    both = {"reads": binding.reads, "writes": binding.writes}
-    return [f"{verb} {', '.join(map(plain, names))}" for verb, names in both.items() if names]
+    result = []
+    if binding.reads:
+        result.append(f"reads {', '.join(map(plain, binding.reads))}")
+    if binding.writes:
+        result.append(f"writes {', '.join(map(plain, binding.writes))}")
+    return result
 
 
 def plain(text: str) -> str:
@@ -143,27 +211,37 @@ def pairs(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
 def columns(spans: Iterable[tuple[int, int]]) -> list[int]:
     """Return for each span of rows (first, last), in ascending order, the first column that is free."""
     result: list[int] = []
-    lasts: list[int] = []  # of each column, the row in which it ends
+    last_rows: list[int] = []  # of each column, the row in which it ends
     for first, last in spans:
-        free = next((column for column, end in enumerate(lasts) if end < first), len(lasts))
-        lasts[free : free + 1] = [last]
-        result.append(free)
+        column = 0
+        while column < len(last_rows) and last_rows[column] >= first:
+            column += 1
+        if column == len(last_rows):
+            last_rows.append(last)
+        last_rows[column] = last
+        result.append(column)
     return result
 
 
-def rails(bindings: Sequence[Binding], limit: int, beside: Iterable[Thread] = ()) -> list[str]:
+def rails(bindings: Sequence[Binding], limit: int, beside: Iterable[ThreadSpan] = ()) -> list[str]:
     """Return one text a binding, all equally wide: of arounds, and heavier of threads that are `beside` the training.
 
     Those beyond `limit` at a time have no rail.
     """
-    arounds = [(enter, exit_, "╭│╰") for enter, exit_ in pairs(bindings)]
-    spans = sorted([*arounds, *((each.first, each.last, "┏┃┗" if each.joins else "┏┃┃") for each in beside)])
-    at = columns((first, last) for first, last, _ in spans)
-    placed = [(span, column) for span, column in zip(spans, at, strict=True) if column < limit]
-    rows = [[" "] * max((column + 1 for _, column in placed), default=0) for _ in bindings]
-    for (first, last, signs), column in placed:
+    spans = [(first, last, "╭│╰") for first, last in pairs(bindings)]
+    for thread in beside:
+        spans.append((thread.first, thread.last, "┏┃┗" if thread.joins else "┏┃┃"))
+    spans.sort()
+    rail_columns = columns((first, last) for first, last, _ in spans)
+    width = max((column + 1 for column in rail_columns if column < limit), default=0)
+    rows = [[" "] * width for _ in bindings]
+    for (first, last, signs), column in zip(spans, rail_columns, strict=True):
+        if column >= limit:
+            continue
         for row in range(first, last + 1):
-            rows[row][column] = signs[0 if row == first else 2 if row == last else 1]
+            rows[row][column] = signs[1]
+        rows[last][column] = signs[2]
+        rows[first][column] = signs[0]
     return ["".join(row) for row in rows]
 
 
@@ -171,25 +249,28 @@ def gutter(count: int, edges: Iterable[tuple[int, int]], limit: float = inf) -> 
     """Return one prefix for each of `count` rows, hooks in the order of firing; all are equally wide.
 
     A hook that others wait for opens a lane (`┌`, `┬`); a hook that waits joins it (`├`, `┼`, or `└`, `┴` as the
-    last one) and gets an arrow; a lane that merely passes stays `│`. Left out are edges that follow from others, and,
-    where there are more than `limit` lanes, those of the hooks for which no lane is free.
+    last one) and gets an arrow; a lane that merely passes stays `│`. Where there are more than `limit` lanes, the
+    edges of the hooks for which no lane is free are left out.
     """
     targets: dict[int, list[int]] = {}
-    for first, then in between(rows_before(count, edges), range(count)):
+    for first, then in edges:
         targets.setdefault(first, []).append(then)
     spans = sorted((first, max(thens)) for first, thens in targets.items())
-    placed = [(span, lane) for span, lane in zip(spans, columns(spans), strict=True) if lane < limit]
-    width = max((2 * lane + 1 for _, lane in placed), default=0)
-    lanes: list[dict[int, str]] = [{} for _ in range(count)]  # for each row the knot on each lane
-    joins = [False] * count
-    for (first, last), lane in placed:
+    knots: list[dict[int, str]] = [{} for _ in range(count)]  # for each row the knot on each lane
+    joins: set[int] = set()
+    width = 0
+    for (first, last), lane in zip(spans, columns(spans), strict=True):
+        if lane >= limit:
+            continue
+        width = max(width, 2 * lane + 1)
         for row in range(first, last + 1):
-            lanes[row][lane] = "│"
+            knots[row][lane] = "│"
         for then in targets[first]:
-            lanes[then][lane] = "├" if then < last else "└"
-            joins[then] = True
-        lanes[first][lane] = "┌"
-    return [_knotted(knots, width, joins[row]) for row, knots in enumerate(lanes)]
+            knots[then][lane] = "├"
+        knots[first][lane] = "┌"
+        knots[last][lane] = "└"
+        joins.update(targets[first])
+    return [_knotted(knots[row], width, row in joins) for row in range(count)]
 
 
 _WITHIN = {"┌": "┬", "├": "┼", "└": "┴"}
@@ -200,13 +281,22 @@ def _knotted(knots: dict[int, str], width: int, joins: bool) -> str:
     """Return the lanes of one row, two columns each; from its first knot on, a stroke leads to the hook."""
     if not width:
         return ""
-    left = min((lane for lane, knot in knots.items() if knot != "│"), default=width)
+    tied = [lane for lane, knot in knots.items() if knot != "│"]
+    left = min(tied, default=width)
     line = ""
     for lane in range(width // 2 + 1):
-        stroke = "─" if lane >= left else " "
+        stroke = " "
+        if lane >= left:
+            stroke = "─"
         knot = knots.get(lane, stroke)
-        line += (_WITHIN.get(knot, knot) if lane > left else knot) + stroke
-    return line[:width] + ("▶" if joins else line[-1])
+        if lane > left:
+            knot = _WITHIN.get(knot, knot)
+        line += knot + stroke
+    if joins:
+        tip = "▶"
+    else:
+        tip = line[-1]
+    return line[:width] + tip
 
 
 _GUTTER_GOES_ON = str.maketrans({**dict.fromkeys("┌┬├┼", "│"), **dict.fromkeys("└┴─▶", " ")})
@@ -224,15 +314,24 @@ _BOLD, _CYAN, _DIM, _OFF = "\x1b[1m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
 
 
 def as_text(
-    plan: Plan, title: str = "", width: int = 80, colour: bool = False, times: Mapping[int, str] = MappingProxyType({})
+    plan: Plan,
+    title: str = "",
+    width: int = 80,
+    colour: bool = False,
+    times: Mapping[int, str] = MappingProxyType({}),
+    remark: str = "",
 ) -> str:
     """Draw every point that has bindings, `width` columns wide (40 or more); for a terminal, in colours.
 
     `times` are what the bindings of a run took, by their ids, in the columns of TIMES or of TIMES_OF_DEVICE.
+    A `remark` is a sentence about the drawing, which stands below it.
     """
     drawing = _Drawing(plan, width, colour, times)
     heading = drawing.styled(title or title_of(plan), _BOLD)
-    return "\n".join([heading, "", *drawing.head(), *drawing.lines(), *drawing.notes()])
+    lines = [heading, "", *drawing.head(), *drawing.lines(), *drawing.notes()]
+    if remark:
+        lines += ["", *wrapped(remark, width)]
+    return "\n".join(lines)
 
 
 class _Drawing:
@@ -242,15 +341,21 @@ class _Drawing:
         self.plan = plan
         self.times = times
         wide = any(len(text) > len(TIMES) for text in times.values())
-        self.heading = (TIMES_OF_DEVICE if wide else TIMES) if times else ""
+        self.heading = ""
+        if wide:
+            self.heading = TIMES_OF_DEVICE
+        elif times:
+            self.heading = TIMES
         self.width = width
         self.colour = colour
         outermost = min((point.depth for point in plan.bound_points), default=0)
         self.labels = {point.name: "  " * (point.depth - outermost) + point.name for point in plan.bound_points}
         self.gutters = {
-            point: gutter(len(plan.at(point)), rows_of(plan, point), limit=width // 10) for point in self.labels
+            point: gutter(len(plan.at(point)), drawn_edges(plan, point), limit=width // 10) for point in self.labels
         }
-        rows = [binding for point in self.labels for binding in plan.at(point)]
+        rows: list[Binding] = []
+        for point in self.labels:
+            rows += plan.at(point)
         self.threads = [*threads(plan, rows)]
         drawn = rails(rows, _MOST_RAILS, self.threads)
         self.rails = dict(zip((binding.id for binding in rows), drawn, strict=True))
@@ -260,7 +365,10 @@ class _Drawing:
         self.rail_width = max((len(rail) + 1 for rail in self.rails.values() if rail), default=0)
         longest = max(map(len, self.labels.values()), default=0)
         self.beside = self._room(longest) >= _ROOM_FOR_NOTES
-        self.label_width = longest if self.beside else 1
+        if self.beside:
+            self.label_width = longest
+        else:
+            self.label_width = 1
 
     def head(self) -> Iterator[str]:
         """Yield the heading of the times, if there are any."""
@@ -273,7 +381,9 @@ class _Drawing:
         for name, label in self.labels.items():
             if not self.beside:
                 yield self._heading(label, rails_above)
-            beside = label if self.beside else ""
+            beside = ""
+            if self.beside:
+                beside = label
             for binding, row in zip(self.plan.at(name), self.gutters[name], strict=True):
                 message = [*marks(self.plan, binding), *self.waits.get(binding.id, ())]
                 rail = self.rails[binding.id]
@@ -282,7 +392,9 @@ class _Drawing:
                 hook = binding.hook
                 if len(hook) > self.name_width and (first or rail.strip() or self.times):
                     yield self._line(beside, row, hook, "", "")
-                    beside, hook, row = "", "", row.translate(_GUTTER_GOES_ON)
+                    beside = ""
+                    hook = ""
+                    row = row.translate(_GUTTER_GOES_ON)
                 yield self._line(beside, row, hook, rail, first, self.times.get(binding.id, ""))
                 for note in rest:
                     yield self._line("", row.translate(_GUTTER_GOES_ON), "", rails_above, note)
@@ -297,10 +409,14 @@ class _Drawing:
             yield from ("", first, *(f"  {line}" for line in rest))
 
     def styled(self, text: str, style: str) -> str:
-        return f"{style}{text}{_OFF}" if self.colour and text.strip() else text
+        if self.colour and text.strip():
+            return f"{style}{text}{_OFF}"
+        return text
 
     def _left_of_rails(self, label_width: int) -> int:
-        lanes = self.gutter_width + 1 if self.gutter_width else 0
+        lanes = 0
+        if self.gutter_width:
+            lanes = self.gutter_width + 1
         return label_width + 1 + lanes + self.name_width + 2
 
     def _room(self, label_width: int) -> int:
@@ -309,19 +425,27 @@ class _Drawing:
     def _heading(self, label: str, rail: str) -> str:
         """Return the line of a point above its hooks; the rails pass it where there is room."""
         left = self._left_of_rails(self.label_width)
-        shown = rail if len(label) < left else ""
+        shown = ""
+        if len(label) < left:
+            shown = rail
         return f"{self.styled(label.ljust(left), _BOLD)}{self.styled(shown, _CYAN)}".rstrip()
 
     @property
     def times_width(self) -> int:
-        return len(self.heading) + 2 if self.times else 0
+        if self.times:
+            return len(self.heading) + 2
+        return 0
 
     def _line(self, label: str, row: str, name: str, rail: str, note: str, times: str = "") -> str:
-        lanes = f"{self.styled(row.rjust(self.gutter_width), _CYAN)} " if self.gutter_width else ""
+        lanes = ""
+        if self.gutter_width:
+            lanes = f"{self.styled(row.rjust(self.gutter_width), _CYAN)} "
         line = f"{self.styled(padded(label, self.label_width), _BOLD)} {lanes}{padded(name, self.name_width)}"
         if not (rail.strip() or note or times):
             return line.rstrip()
-        rails = f"{self.styled(padded(rail, self.rail_width - 1), _CYAN)} " if self.rail_width else ""
+        rails = ""
+        if self.rail_width:
+            rails = f"{self.styled(padded(rail, self.rail_width - 1), _CYAN)} "
         figures = padded(times, self.times_width)
         return f"{line}  {rails}{figures}{self.styled(note, _DIM)}".rstrip()
 
@@ -335,7 +459,7 @@ _STYLES: dict[EdgeKind, str] = {
     "file": "style=solid",
     "class": 'color="black:invis:black"',
     "flow": "style=dashed",
-    "pair": "style=dotted",
+    "nesting": "style=dotted",
 }
 
 
@@ -367,7 +491,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text.replace("&", "&amp;"), ensure_ascii=False)
 
 
-_ARROWS: dict[EdgeKind, str] = {"file": "-->", "class": "-->", "flow": "-.->", "pair": "-.->"}
+_ARROWS: dict[EdgeKind, str] = {"file": "-->", "class": "-->", "flow": "-.->", "nesting": "-.->"}
 
 
 def as_mermaid(plan: Plan, title: str = "") -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -14,17 +15,22 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.builtin.metrics import latest
 from hookflow.hooks.builtin.schedules import Progress, iterations
+from hookflow.hooks.capabilities import HookCapabilities
+from hookflow.hooks.monitored import latest, monitored_mode
 from hookflow.hooks.parameter_notes import ParameterNotes, notes_of
 from hookflow.hooks.tensors import evaluating, local, named_parameters, on_device, shard_like, sum_dtype, wide_dtype
-from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
+from hookflow.hooks.weight_average import WeightAverageHook
+from hookflow.metric_mode import MODE_MEANING, Mode
 from hookflow.numbers import counted
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hookflow.hooks.run import Run
+
+_PLACINGS = itertools.count()
+"""Numbers the averages in the order in which they are put in place of weights."""
 
 READS = {
     **dict.fromkeys(("before_train", "around_test", "before_save_checkpoint"), ("model.{model}",)),
@@ -37,7 +43,7 @@ WRITES["before_save_checkpoint"] = ("checkpoint.model_{name}",)
 
 
 @dataclass(eq=False, kw_only=True)
-class Average(Hook):
+class Average(WeightAverageHook):
     """An average of the real and complex weights and buffers, from `begin` on; a subclass says how it moves.
 
     The average of a tensor of fewer than 32 bits is kept in float32, that of complex32 in complex64: a step of an
@@ -45,8 +51,7 @@ class Average(Hook):
     validated and tested.
     """
 
-    validates_average: ClassVar[bool] = True
-    """That a validation is of the average, for the check."""
+    capabilities = HookCapabilities(validates_average=True)
 
     begin: Annotated[Progress, Field(description='when the average starts: 0, 1000, "5ep", "10%" of the run')] = 0
     model: Annotated[str | None, Field(description="which of several models; all of them if left out")] = None
@@ -56,7 +61,10 @@ class Average(Hook):
     def __post_init__(self) -> None:
         self.first = 0
         """The iterations that are done when the average begins."""
-        self.modes = {} if self.monitor is None else {self.monitor: mode_of(self.monitor, self.mode)}
+        if self.monitor is None:
+            self.modes = {}
+        else:
+            self.modes = {self.monitor: monitored_mode(self.monitor, self.mode)}
         self.best: float | None = None
         self.updates = 0
         self.average: dict[str, Tensor] = {}
@@ -69,11 +77,21 @@ class Average(Hook):
         """Where the network holds the weights: the dictionary of a module, the key, and the tensor there."""
         self.masked_at = -1
         """How often masks of parameters had changed when they were applied to the average."""
+        self.kept_weights: dict[str, Tensor] = {}
+        """While the average is in place: the weights of another dtype than that of their average."""
+        self.keeps_versions = False
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         if args.get("monitor") is not None:
-            mode_of(args["monitor"], args.get("mode"))
+            monitored_mode(args["monitor"], args.get("mode"))
+
+    @classmethod
+    def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
+        metric = args.get("monitor")
+        if metric is None:
+            return cls.capabilities
+        return replace(cls.capabilities, monitors={metric: monitored_mode(metric, args.get("mode"))})
 
     def before_train(self, run: Run) -> None:
         self.first = iterations(self.begin, run)
@@ -102,11 +120,14 @@ class Average(Hook):
             self._apply_masks()
 
     def around_test(self, run: Run) -> Iterator[None]:
-        weights = self._swap_in(run)
+        if not self.is_validated:
+            yield
+            return
+        self.put_in_place(run)
         try:
             yield
         finally:
-            self._swap_out(run, weights)
+            self.take_out(run)
 
     def around_val(self, run: Run) -> Iterator[None]:
         before = run.metrics
@@ -114,7 +135,11 @@ class Average(Hook):
         if not self.average or run.metrics is before:  # a signal has cut the pass short
             return
         for metric, mode in self.modes.items():
-            value, sign = latest(run, metric), 1 if mode == "max" else -1
+            value = latest(run, metric)
+            if mode == "max":
+                sign = 1
+            else:
+                sign = -1
             if value is not None and not math.isnan(value) and (self.best is None or sign * value > sign * self.best):
                 self.best = value
                 run.save_checkpoint(f"best-{self.name}")
@@ -125,21 +150,28 @@ class Average(Hook):
             self._apply_masks()
             model = self.network(run)
             first = _first_names(model)
-            averaged = {name: self.average[item] for name, item in first.items() if item in self.average}
+            averaged = {}
+            for name, item in first.items():
+                if item in self.average:
+                    averaged[name] = self.average[item]
             checkpoint[f"model_{self.name}"] = dict(model.state_dict()) | averaged
 
     def after_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if saved := checkpoint.get(f"model_{self.name}"):
+        saved = checkpoint.get(f"model_{self.name}")
+        if saved:
             self.average = {name: value.clone() for name, value in saved.items() if _is_averaged(value)}
 
     def state_dict(self) -> dict[str, Any]:
         return {"updates": self.updates, "best": self.best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.updates, self.best = state["updates"], state["best"]
+        self.updates = state["updates"]
+        self.best = state["best"]
 
     def network(self, run: Run) -> nn.Module:
-        return run.model if self.model is None else run.models[self.model]
+        if self.model is None:
+            return run.model
+        return run.models[self.model]
 
     def _bind_tensors(self, run: Run) -> None:
         """Give the average the dtypes and the shards that it is to have, and pair its tensors with the weights."""
@@ -155,7 +187,10 @@ class Average(Hook):
                 saved = weight.detach().clone()
             average = shard_like(saved.to(wide_dtype(weight.dtype)), weight)
             self.average[name] = average
-            pairs = self.pairs if average.dtype == weight.dtype else self.widened_pairs
+            if average.dtype == weight.dtype:
+                pairs = self.pairs
+            else:
+                pairs = self.widened_pairs
             pairs.averages.append(local(average))
             pairs.weights.append(local(weight))
 
@@ -170,40 +205,56 @@ class Average(Hook):
             return
         self.masked_at = ParameterNotes.mask_changes
         for name, average in self.average.items():
-            mask = notes_of(self.named_weights[name]).mask if name in self.named_weights else None
+            mask = None
+            if name in self.named_weights:
+                mask = notes_of(self.named_weights[name]).mask
             if mask is not None:
                 average.mul_(mask)
 
-    def _swap_in(self, run: Run) -> dict[str, Tensor]:
+    @property
+    def has_average(self) -> bool:
+        return bool(self.average)
+
+    def put_in_place(self, run: Run, *, keeps_versions: bool = False) -> None:
         """Give the network the average in place of its weights: all references to the tensors see the other values.
 
-        Where the two have one dtype, they are exchanged, which takes no memory. Return the other weights.
+        Where the two have one dtype, they are exchanged, which takes no memory. The other weights are kept.
         """
-        kept: dict[str, Tensor] = {}
         if not self.average:
-            return kept
+            return
         self._bind_added_tensors(run)
         self._apply_masks()
-        for name, tensor in averaged_tensors(self.network(run)).items():
-            weight, average = local(tensor), local(self.average[name])
+        self.placed_at = next(_PLACINGS)
+        self.keeps_versions = keeps_versions
+        self.kept_weights = {}
+        for name, weight in self._averaged_weights(run):
+            average = local(self.average[name])
             if weight.dtype == average.dtype:
                 exchange(weight, average)
             else:
-                kept[name] = weight.clone()
+                self.kept_weights[name] = weight.clone()
                 weight.copy_(average)
-        return kept
 
-    def _swap_out(self, run: Run, kept: Mapping[str, Tensor]) -> None:
+    def take_out(self, run: Run) -> None:
         """Give the network its weights back, and the average what has been changed of it meanwhile."""
-        if not self.average:
+        if self.placed_at is None:
             return
-        for name, tensor in averaged_tensors(self.network(run)).items():
-            weight, average = local(tensor), local(self.average[name])
+        self.placed_at = None
+        for name, weight in self._averaged_weights(run):
+            average = local(self.average[name])
             if weight.dtype == average.dtype:
                 exchange(weight, average)
             else:
                 take_changes(average, weight)
-                weight.copy_(kept[name])
+                weight.copy_(self.kept_weights[name])
+        self.kept_weights = {}
+        self.keeps_versions = False
+
+    def _averaged_weights(self, run: Run) -> Iterator[tuple[str, Tensor]]:
+        """Yield the local tensor of each averaged weight and buffer, by name."""
+        for name, tensor in averaged_tensors(self.network(run)).items():
+            weight = local(tensor)
+            yield name, weight.data if self.keeps_versions else weight
 
 
 @dataclass(eq=False)
@@ -322,7 +373,7 @@ class EMA(Average):
         assert self.moved_at is not None
         is_due = iteration - self.moved_at >= self.every
         is_same_iteration = iteration == self.moved_at  # in which another optimizer steps
-        if (is_due or is_same_iteration) and run.stepped(self.model) is not None:
+        if (is_due or is_same_iteration) and run.model_being_updated(self.model) is not None:
             self.moved_at = iteration
             self.move(run, max(1 - self.decay, self.gamma / (self.gamma + self.updates + 1)))
 
@@ -376,7 +427,10 @@ class SWA(Average):
     def _warn_of_batch_norms(self, run: Run) -> None:
         """Say where the average will have the statistics of batch norms with other weights than its own."""
         norms = training_norms(self.network(run))
-        stale = [name for name, norm in norms.items() if not notes_of(norm.running_mean).is_recomputed]
+        stale = []
+        for name, norm in norms.items():
+            if not notes_of(norm.running_mean).is_recomputed:
+                stale.append(name)
         if stale:
             what = f"{counted(len(stale), 'batch norm')} ({first_few(stale)})"
             meaning = "statistics in the average that are those of the last sample, and not of the averaged weights"
@@ -396,6 +450,16 @@ def training_norms(model: nn.Module) -> dict[str, Any]:
     return {name: norm for name, norm in batch_norms(model).items() if norm.training}
 
 
+def _check_can_be_read_again(source: Any, is_within_epoch: bool) -> None:
+    """Raise UserError for training data that a hook cannot read without taking batches from the training."""
+    if getattr(source, "workers", 0) and is_within_epoch:
+        message = "precise_bn cannot read training data now: its workers are in the middle of an epoch"
+        raise UserError(Problem(message, hint='validate after epochs (run.val_every = "1ep"), or let workers be 0'))
+    if hasattr(source, "state_dict"):
+        message = f"precise_bn would advance the training data: a {type(source).__name__} cannot be rewound"
+        raise UserError(Problem(message, hint="give a map-style dataset with a loader"))
+
+
 @dataclass(eq=False)
 class PreciseBN(Hook):
     """Recomputes the running statistics of batch norms before each validation, from training batches.
@@ -407,6 +471,11 @@ class PreciseBN(Hook):
     comes next; each rank takes its own, and all are counted together. Norms that are in eval mode, as frozen ones, are
     left alone.
     """
+
+    capabilities = HookCapabilities(
+        recomputes_statistics=True,
+        attach_blocker="it passes training batches through the network, and only the loop can fetch a batch",
+    )
 
     phase = "last"  # the weights that are to be validated are there by then
     reads: ClassVar[Slots] = dict.fromkeys(("before_run", "before_val"), ("model",))
@@ -424,12 +493,12 @@ class PreciseBN(Hook):
         if not norms or "train" not in run.data:  # `hookflow val` has those that the checkpoint holds
             return
         source = run.data["train"]
-        if getattr(source, "workers", 0) and run.batch_idx % len(source) and run.iter < run.max_iters:
-            message = "precise_bn cannot read training data now: its workers are in the middle of an epoch"
-            raise UserError(Problem(message, hint='validate after epochs (run.val_every = "1ep"), or let workers be 0'))
-        if hasattr(source, "state_dict"):
-            message = f"precise_bn would advance the training data: a {type(source).__name__} cannot be rewound"
-            raise UserError(Problem(message, hint="give a map-style dataset with a loader"))
+        is_within_epoch = run.batch_idx % len(source) > 0 and run.iter < run.max_iters
+        train_sets = {"train": source}
+        if hasattr(source, "state_dict"):  # one that repeats a few batches has none, and reads no set again
+            train_sets = getattr(source, "sets", train_sets)
+        for train_set in train_sets.values():
+            _check_can_be_read_again(train_set, is_within_epoch)
         with measured(run.model, norms) as sums:
             for batch in islice(source.epoch(run.epoch), self.batches):
                 run.evaluate(batch)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import sys
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -18,10 +19,12 @@ from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import make_out_dir
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.builtin.metrics import latest
+from hookflow.hooks.capabilities import ExportedWeights, HookCapabilities, SavedCheckpoints
 from hookflow.hooks.checkpoint_files import frozen_in, not_averages, read_weights, with_frozen
+from hookflow.hooks.copy_place import PLACE_NAMES, format_place
+from hookflow.hooks.monitored import latest, logged, monitored_mode
 from hookflow.hooks.tensors import evaluating, first_tensor, is_sharded
-from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
+from hookflow.metric_mode import MODE_MEANING, Mode, is_formula
 from hookflow.numbers import parse_size
 from hookflow.pipeline.registry import missing_package
 
@@ -71,9 +74,10 @@ class Checkpoint(Hook):
     With `weights_only` the best hold the weights alone, as `weights-it…`: they take less of the disk, can be evaluated,
     loaded and forked, and no run resumes from them. `last` and the newest stay whole.
 
-    With `frozen = false` no checkpoint holds parameters that the model was built with frozen, as those below adapters
-    (LoRA). A run that is resumed, and `load_into`, take them from the model as its component builds it; other ones
-    than those of the training are refused. A parameter that is changed or trained later is saved.
+    With `frozen = false` no checkpoint holds parameters that a model was built with frozen, as those below adapters
+    (LoRA). Where it is left out, they lack those of models with `frozen = true` in `[model.NAME]`; with `frozen = true`
+    they hold all. A run that is resumed, and `load_into`, take what is left out from the model as its component builds
+    it; other ones than those of the training are refused. A parameter that is changed or trained later is saved.
 
     With `copy_to` a thread copies each checkpoint by its names, to another folder or to a URL that fsspec knows, as
     `copy_to = "s3://models/{run}/{name}-ep{ep}-{accuracy:.3f}"`. Braces hold `run`, `id`, `name`, `it`, `ep` or a
@@ -84,7 +88,7 @@ class Checkpoint(Hook):
     """
 
     settable = ("keep",)
-    writes_outside = ("out_dir", "copy_to")
+    capabilities = HookCapabilities(writes_outside=("out_dir", "copy_to"), saved_checkpoints=SavedCheckpoints())
     points = ("after_train_epoch", "after_val")
     phase = "last"
     reads: ClassVar[Slots] = {
@@ -118,8 +122,12 @@ class Checkpoint(Hook):
     ] = False
 
     frozen: Annotated[
-        bool, Field(description="whether parameters that the model is built with frozen are saved, too")
-    ] = True
+        bool | None,
+        Field(
+            description="whether parameters that a model is built with frozen are saved, too; left out: all but those "
+            "of models with `frozen = true`"
+        ),
+    ] = None
 
     copy_to: Annotated[str | None, Field(description="a folder or a URL to copy to, with {run}, {name}, {it}, …")] = (
         None
@@ -128,15 +136,31 @@ class Checkpoint(Hook):
     trail: Annotated[str | None, AfterValidator(_trail), Field(description=TRAIL)] = None
 
     def __post_init__(self) -> None:
-        self.keeps_checkpoints_in = self.out_dir
-        self.trail_bytes = parse_size(self.trail or "")
         self.modes = _modes(self.monitor, self.mode)
         self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in self.modes}
         """For each metric the best values with the iterations that had them, the best first."""
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
-        return cls.points[:1] if args.get("stage") == "train" else cls.points
+        if args.get("stage") == "train":
+            return cls.points[:1]
+        return cls.points
+
+    @classmethod
+    def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
+        modes = _modes(args.get("monitor"), args.get("mode"))
+        best = list_best_names(modes, args.get("top", 1))
+        saved = SavedCheckpoints(
+            names=("last", *best),
+            names_of_weights=best if args.get("weights_only") else (),
+            keep=_number_kept(args.get("keep", 1)),
+            folder=args.get("out_dir"),
+            copy_to=args.get("copy_to"),
+            trail_bytes=parse_size(args.get("trail") or ""),
+            with_frozen=args.get("frozen"),
+            restored_at_end=best[0] if args.get("restore_best") else None,
+        )
+        return replace(cls.capabilities, saved_checkpoints=saved, monitors=modes)
 
     @classmethod
     def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -145,7 +169,7 @@ class Checkpoint(Hook):
     @property
     def newest(self) -> int:
         """How many of the newest stay, as a number."""
-        return self.keep if isinstance(self.keep, int) else sys.maxsize
+        return _number_kept(self.keep)
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -161,7 +185,7 @@ class Checkpoint(Hook):
     def after_train_epoch(self, run: Run) -> None:
         run.save_checkpoint("last", keep=self.newest)
         if self.stage == "train":
-            self._rank(run, {metric: run.scalar(metric) for metric in self.modes})
+            self._rank(run, {metric: logged(run, metric) for metric in self.modes})
 
     after_train_iter = after_train_epoch
 
@@ -172,7 +196,9 @@ class Checkpoint(Hook):
     def _rank(self, run: Run, values: Mapping[str, float]) -> None:
         """Ask for a save by the name of each metric whose value is among the best."""
         for metric, value in values.items():
-            sign = -1 if self.modes[metric] == "max" else 1
+            sign = 1
+            if self.modes[metric] == "max":
+                sign = -1
             best = self.best[metric]
             rank = bisect([sign * other for other, _ in best], sign * value)
             if rank == self.top or math.isnan(value):
@@ -186,12 +212,7 @@ class Checkpoint(Hook):
 
     def best_by(self, metric: str) -> str:
         """Return the name of the best checkpoint by a metric."""
-        return "best" if len(self.modes) == 1 else f"best-{metric.replace('/', '_')}"
-
-    def best_names(self) -> Iterator[str]:
-        """Yield every name that this hook gives to the best."""
-        for first in map(self.best_by, self.modes):
-            yield from (first, *(f"{first}-{k}" for k in range(2, self.top + 1)))
+        return name_best(metric, self.modes)
 
     def on_exception(self, run: Run) -> None:
         run.save_checkpoint("exception")
@@ -199,30 +220,54 @@ class Checkpoint(Hook):
     def state_dict(self) -> dict[str, Any]:
         return {"best": {metric: list(best) for metric, best in self.best.items()}}
 
+    def forked_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        has_best = any(state["best"].values())
+        if has_best:  # those so far are the parent's
+            return {**state, "best": {}}
+        return state
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best |= {metric: best[: self.top] for metric, best in state["best"].items() if metric in self.best}
 
 
-IN_PLACES = ("run", "id", "name", "it", "ep")
-"""The names that the braces of `copy_to` take, beside metrics."""
+def name_best(metric: str, modes: Mapping[str, Mode]) -> str:
+    """Return the name of the best checkpoint by one of the metrics that are watched."""
+    if len(modes) == 1:
+        return "best"
+    plain = metric.replace("/", "_")
+    if is_formula(metric):  # the name is that of a file
+        plain = re.sub(r"[^\w.@]+", "_", metric).strip("_")
+    return f"best-{plain}"
 
 
-def place_of(template: str, values: Mapping[str, Any]) -> str:
-    """Return a place to copy to; a metric that is not known yet is nan. Raises ValueError for a wrong format."""
-    wanted = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
-    return Formatter().vformat(template, (), {**dict.fromkeys(wanted, math.nan), **values})
+def list_best_names(modes: Mapping[str, Mode], top: int) -> tuple[str, ...]:
+    """Return every name that the best checkpoints get: `top` by each of the metrics."""
+    names: list[str] = []
+    for metric in modes:
+        first = name_best(metric, modes)
+        names.append(first)
+        names += (f"{first}-{k}" for k in range(2, top + 1))
+    return tuple(names)
+
+
+def _number_kept(keep: int | str) -> int:
+    """Return how many of the newest checkpoints stay, as a number; "all" is the largest."""
+    if isinstance(keep, int):
+        return keep
+    return sys.maxsize
 
 
 def _check_place(template: str, metrics: Iterable[str]) -> None:
     """Raise ValueError for what no checkpoint can be copied to, and UserError where a package is missing."""
-    known = dict.fromkeys((*IN_PLACES, *metrics))
+    known = dict.fromkeys((*PLACE_NAMES, *metrics))
     for _, name, _, _ in Formatter().parse(template):
         if name is not None and name not in known:
             raise ValueError(f'copy_to has "{{{name}}}": it takes {", ".join(known)}, and the metrics of monitor')
-    place_of(template, {**dict.fromkeys(IN_PLACES[:3], ""), "it": 0, "ep": 0})
+    format_place(template, {**dict.fromkeys(PLACE_NAMES[:3], ""), "it": 0, "ep": 0})
     protocol, url, _ = template.partition("://")
     if url:
-        if missing := missing_package("a URL in copy_to", "fsspec", "fsspec"):
+        missing = missing_package("a URL in copy_to", "fsspec", "fsspec")
+        if missing:
             raise UserError(missing)
         from fsspec import get_filesystem_class
 
@@ -234,8 +279,8 @@ def _check_place(template: str, metrics: Iterable[str]) -> None:
 
 def _modes(monitor: str | dict[str, Mode] | None, mode: Mode | None) -> dict[str, Mode]:
     if isinstance(monitor, str):
-        return {monitor: mode_of(monitor, mode)}
-    return monitor or {}
+        return {monitor: monitored_mode(monitor, mode)}
+    return {metric: monitored_mode(metric, stated) for metric, stated in (monitor or {}).items()}
 
 
 Format = Literal["state_dict", "safetensors", "torch_export"]
@@ -265,7 +310,7 @@ class Export(Hook):
     phase = "last"
     ranks = "zero"
     reads = ("model", "checkpoint")
-    writes_outside = ("out_dir",)
+    capabilities = HookCapabilities(writes_outside=("out_dir",), exported_weights=ExportedWeights())
 
     formats: Annotated[tuple[Format, ...], Field(min_length=1, description="the formats to write")] = ("state_dict",)
     checkpoint: Annotated[str, Field(description="the checkpoint by its name: last, best, …")] = "last"
@@ -274,6 +319,11 @@ class Export(Hook):
 
     def __post_init__(self) -> None:
         self.trains = False
+
+    @classmethod
+    def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
+        exported = ExportedWeights(checkpoint=args.get("checkpoint", "last"), weights=args.get("weights", "model"))
+        return replace(cls.capabilities, exported_weights=exported)
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -322,14 +372,17 @@ class Export(Hook):
             run.say("; ".join(filter(None, (f"exported {path}", not_averages(source, self.weights)))))
 
     def _folder(self, run: Run) -> Path:
-        return run.dir / "export" if self.out_dir is None or run.is_temporary else Path(self.out_dir)
+        if self.out_dir is None or run.is_temporary:
+            return run.dir / "export"
+        return Path(self.out_dir)
 
 
 def only_tensors(weights: Mapping[str, Any]) -> None:
     """Raise UserError for weights that safetensors cannot hold."""
     import torch
 
-    if other := next((name for name, value in weights.items() if not torch.is_tensor(value)), ""):
+    other = next((name for name, value in weights.items() if not torch.is_tensor(value)), "")
+    if other:
         message = f'safetensors cannot hold "{other}", a module\'s extra state of type {type(weights[other]).__name__}'
         raise UserError(Problem(message, hint='use formats = ["state_dict"]'))
 
@@ -338,8 +391,20 @@ def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:
     """Write weights as safetensors; those that are tied are written once for each name."""
     from safetensors.torch import save_file
 
+    save_file(_untied(weights), path)
+
+
+def safetensors_bytes(weights: Mapping[str, Tensor]) -> bytes:
+    """Return what `write_safetensors` writes."""
+    from safetensors.torch import save
+
+    return save(_untied(weights))
+
+
+def _untied(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights of which no two share memory, as safetensors wants it."""
     only_tensors(weights)
-    save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, path)
+    return {name: tensor.contiguous().clone() for name, tensor in weights.items()}
 
 
 def write_exported(model: nn.Module, inputs: Tensor, weights: Mapping[str, Tensor], path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -11,6 +11,7 @@ from pydantic import Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.schedules import Progress, iterations
+from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.parameter_notes import notes_of
 from hookflow.hooks.tensors import is_sharded, matches, matching, named_parameters, require_matches
 
@@ -44,8 +45,6 @@ class Freeze(Hook):
     norms: Annotated[bool, Field(description="whether frozen norms keep their running statistics, in eval mode")] = True
 
     def __post_init__(self) -> None:
-        self.frozen_at_start = self.params if self.begin == 0 else []
-        """The globs of parameters that are frozen from the first iteration on."""
         self.first = self.last = 0
         """The iterations that are done when they freeze, and when they train again."""
         self.frozen = False
@@ -54,11 +53,23 @@ class Freeze(Hook):
         self.suspended: list[str] = []
         """The norms that this hook has put into eval mode."""
 
+    @classmethod
+    def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
+        if args.get("begin", 0) != 0:
+            return cls.capabilities
+        return replace(cls.capabilities, frozen_at_start=tuple(args.get("params") or ()))
+
     def before_train(self, run: Run) -> None:
         self.first = iterations(self.begin, run)
-        self.last = run.max_iters if self.end is None else iterations(self.end, run)
+        if self.end is None:
+            self.last = run.max_iters
+        else:
+            self.last = iterations(self.end, run)
         self.alone = run.world == 1
-        held = {id(p) for opt in run.optimizers.values() for group in opt.param_groups for p in group["params"]}
+        held: set[int] = set()
+        for opt in run.optimizers.values():
+            for group in opt.param_groups:
+                held.update(map(id, group["params"]))
         there = named_parameters(run.model).items()
         numbers = {name: p for name, p in there if p.is_floating_point() or p.is_complex()}
         trained = {name: p for name, p in numbers.items() if id(p) in held}
@@ -118,7 +129,8 @@ def frozen_parameters(parameters: Mapping[str, nn.Parameter], globs: Sequence[st
     require_matches(globs, parameters, "parameter that trains")
     result = matching(parameters, globs)
     if len(result) == len(set(parameters.values())):
-        raise UserError(Problem("every parameter of the network would be frozen", hint="leave some to train"))
+        message = "every parameter of the network would be frozen"
+        raise UserError(Problem(message, hint="leave some to train"))
     return result
 
 
@@ -184,7 +196,8 @@ class Prune(Hook):
         import torch
 
         if is_sharded(parameter):
-            raise UserError(Problem(f'hook "{self.name}" prunes whole parameters, and FSDP has sharded them'))
+            message = f'hook "{self.name}" prunes whole parameters, and FSDP has sharded them'
+            raise UserError(Problem(message))
         is_number = parameter.is_floating_point() or parameter.is_complex()
         if is_number and parameter.layout is torch.strided:
             return
@@ -239,7 +252,10 @@ class Prune(Hook):
         from torch.nn.utils.prune import L1Unstructured
 
         magnitudes = {name: parameter.detach().abs().flatten() for name, parameter in self.pruned.items()}
-        compared = [torch.cat([*magnitudes.values()])] if self.scope == "global" else [*magnitudes.values()]
+        if self.scope == "global":
+            compared = [torch.cat([*magnitudes.values()])]
+        else:
+            compared = [*magnitudes.values()]
         method: Any = L1Unstructured(amount)  # PyTorch has no types for it
         masks: Tensor = torch.cat([method.compute_mask(each, torch.ones_like(each)) for each in compared])
         parts = torch.split(masks.bool(), [each.numel() for each in magnitudes.values()])
@@ -249,4 +265,5 @@ class Prune(Hook):
         return {"masks": dict(self.masks), "chosen_at": self.chosen_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.masks, self.chosen_at = dict(state["masks"]), state["chosen_at"]
+        self.masks = dict(state["masks"])
+        self.chosen_at = state["chosen_at"]

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.parameter_notes import notes_of
 from hookflow.hooks.tensors import full, local, matching, named_parameters, require_matches, wide_dtype
 
@@ -39,7 +40,7 @@ class GradNorm(Hook):
     model: Annotated[str | None, Field(description="which of several models; each if left out")] = None
 
     def before_optimizer_step(self, run: Run) -> None:
-        model = run.stepped(self.model)
+        model = run.model_being_updated(self.model)
         if model is None:
             return
         of = name_of(model, run)
@@ -49,8 +50,12 @@ class GradNorm(Hook):
 
 def name_of(model: nn.Module, run: Run) -> str:
     """Return the name of a network where there are several; nothing for all of them together."""
-    several = run.models.items() if len(run.models) > 1 else ()
-    return next((name for name, network in several if network is model), "")
+    if len(run.models) == 1:
+        return ""
+    for name, network in run.models.items():
+        if network is model:
+            return name
+    return ""
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -66,7 +71,9 @@ def gradient_values(parameter: Tensor) -> Tensor:
     """
     gradient = parameter.grad
     assert gradient is not None
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
+    if gradient.is_sparse:
+        return gradient.coalesce().values()
+    return gradient
 
 
 def writable_gradient_values(parameter: Tensor) -> Tensor:
@@ -92,7 +99,10 @@ def norms(gradients: Mapping[str, Tensor], per: Literal["layer", "parameter"] = 
         return {}
     parts: dict[str, list[Tensor]] = {}
     for name, norm in single.items():
-        layer = name.rpartition(".")[0] if per == "layer" else name
+        if per == "layer":
+            layer = name.rpartition(".")[0]
+        else:
+            layer = name
         parts.setdefault(layer or name, []).append(norm)
     result = {name: norm_of_norms(several) for name, several in parts.items()}
     return {**result, "total": norm_of_norms([*single.values()])}
@@ -130,6 +140,7 @@ class GradClip(Hook):
     `optimizer` as `grad_norm/<name of the hook>`.
     """
 
+    capabilities = HookCapabilities(clips_gradients=True)
     settable = ("max_norm", "clip_value")
     reads: ClassVar[Slots] = {"before_optimizer_step": ("grads.{model}",)}
     writes: ClassVar[Slots] = {"before_optimizer_step": ("grads.{model}",)}
@@ -161,22 +172,29 @@ class GradClip(Hook):
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         if (args.get("max_norm") is None) == (args.get("clip_value") is None):
-            raise UserError(Problem("grad_clip needs max_norm or clip_value, and not both", hint="max_norm = 1.0"))
+            message = "grad_clip needs max_norm or clip_value, and not both"
+            raise UserError(Problem(message, hint="max_norm = 1.0"))
         if args.get("clip_value") is not None and "norm_type" in args:
-            raise UserError(Problem("norm_type belongs to max_norm: clip_value clamps each element by itself"))
+            message = "norm_type belongs to max_norm: clip_value clamps each element by itself"
+            raise UserError(Problem(message))
         if args.get("model") is not None and args.get("optimizer") is not None:
-            raise UserError(Problem("grad_clip takes model or optimizer, and not both: an optimizer has one model"))
+            message = "grad_clip takes model or optimizer, and not both: an optimizer has one model"
+            raise UserError(Problem(message))
 
     def before_train(self, run: Run) -> None:
         if self.optimizer is not None and self.optimizer not in run.optimizers:
             hint = nearest(self.optimizer, run.optimizers) or f"there are {', '.join(run.optimizers)}"
-            raise UserError(Problem(f'hook "{self.name}": there is no optimizer "{self.optimizer}"', hint=hint))
+            message = f'hook "{self.name}": there is no optimizer "{self.optimizer}"'
+            raise UserError(Problem(message, hint=hint))
         if self.params is not None:
             require_matches(self.params, named_parameters(run.model), "parameter of the network")
             self._match(run.model, self.params)
         if self.clip_value is None:
             return
-        network = run.model if self.model is None else run.models[self.model]
+        if self.model is None:
+            network = run.model
+        else:
+            network = run.models[self.model]
         names = {parameter: name for name, parameter in network.named_parameters()}
         for parameter in self._selected(run, names):
             if parameter.is_complex() and parameter.requires_grad:
@@ -184,7 +202,7 @@ class GradClip(Hook):
                 raise UserError(Problem(message, hint="bound its norm: max_norm; or choose others: params"))
 
     def before_optimizer_step(self, run: Run) -> None:
-        model = run.stepped(self.model)
+        model = run.model_being_updated(self.model)
         if model is None or (self.optimizer is not None and self.optimizer not in run.stepping):
             return
         if self.params is None and self.optimizer is None:
@@ -209,7 +227,9 @@ class GradClip(Hook):
             result = [parameter for parameter in result if parameter in self._matched]
         if self.optimizer is not None:
             groups = run.optimizers[self.optimizer].param_groups
-            held = {parameter for group in groups for parameter in group["params"]}
+            held = set()
+            for group in groups:
+                held.update(group["params"])
             result = [parameter for parameter in result if parameter in held]
         return result
 
@@ -244,7 +264,10 @@ def clip_norm(parameters: Iterable[Tensor], max_norm: float, norm_type: float) -
     norms += [full(norm_of(gradient_values(parameter), norm_type)) for parameter in others]
     if not norms:
         return torch.tensor(0.0)
-    total = norms[0] if len(norms) == 1 else norm_of_norms(norms, norm_type)
+    if len(norms) == 1:
+        total = norms[0]
+    else:
+        total = norm_of_norms(norms, norm_type)
     for group in usual.values():
         clip_grads_with_norm_(group, max_norm, total)
     if others:
@@ -283,14 +306,17 @@ class SAM(Hook):
     """
 
     phase = "first"
-    backward_twice = True
+    capabilities = HookCapabilities(
+        runs_backward_twice=True,
+        attach_blocker="it computes the loss of each batch a second time, and only the loop can compute a loss",
+    )
     reads: ClassVar[Slots] = {"after_backward": ("batch", "grads", "model")}
     writes: ClassVar[Slots] = {"after_backward": ("grads", "model", "rng")}
 
     rho: Annotated[float, Field(gt=0, description="the distance of the worst weights, in the Euclidean norm")] = 0.05
 
-    def before_train(self, run: Any) -> None:  # the check is not of the public protocol
-        run.check_backward_again(self.name)
+    def before_train(self, run: Run) -> None:
+        run.check_second_backward(self.name)
 
     def after_backward(self, run: Run, batch: Any) -> None:
         import torch
@@ -300,7 +326,10 @@ class SAM(Hook):
         if not moved:
             return
         weights = [parameter.detach().clone() for parameter in moved]
-        holders = [(module._buffers, dict(module._buffers)) for module in run.model.modules() if module._buffers]
+        holders = []
+        for module in run.model.modules():
+            if module._buffers:
+                holders.append((module._buffers, dict(module._buffers)))
         buffers = [(buffer, buffer.clone()) for buffer in run.model.buffers()]
         with torch.no_grad():
             norm = norm_of_norms([norm_of(gradient_values(parameter)) for parameter in moved])
@@ -371,4 +400,5 @@ class CommHook(Hook):
         return {"iterations": {**self._before, **counts}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._before, self._power_sgd = dict(state["iterations"]), {}
+        self._before = dict(state["iterations"])
+        self._power_sgd = {}

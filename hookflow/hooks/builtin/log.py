@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from hookflow.errors import Problem, UserError
+from hookflow.events.git_state import GitError, ask_git_for_text
 from hookflow.events.rundir import of_rank
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import EpochSums, RankMeans, Weight, Window, on_device, weighted
 
@@ -34,6 +35,9 @@ class Log(Hook):
     several processes too. An epoch's mean is
     logged when the epoch is done, as `<name>_epoch`. A resumed run logs the means of one that was never interrupted.
 
+    Where there are several training sets, each also has its own numbers, by the name of the set: `photos/loss`. An
+    iteration that accumulates batches of several sets logs only the means over all of them.
+
     Numbers on the device are copied later by a thread that may wait; the training does not. Where
     several processes train together, an output is the mean over the examples of all of them.
     """
@@ -42,32 +46,48 @@ class Log(Hook):
     points = ("after_train_iter",)
     reads: ClassVar[Slots] = {"after_train_iter": ("batch", "outputs", "lr")}
     watches: ClassVar[Mapping[str, str]] = {"after_train_iter": "add"}
-    every_if_overfit = "1ep"  # whether the loss falls is what such a run is for
+    capabilities = HookCapabilities(every_if_overfit="1ep")  # whether the loss falls is what such a run is for
 
     only: Annotated[list[str] | None, Field(description="the outputs to log; all single numbers if left out")] = None
     window: Annotated[int | None, Field(ge=1, description="log the mean over so many iterations instead")] = None
     mean: Annotated[Literal["epoch"] | None, Field(description='"epoch" also logs the mean over each epoch')] = None
 
     def __post_init__(self) -> None:
-        self.latest = Window(self.window) if self.window else None
-        self.epoch = EpochSums() if self.mean else None
+        self.latest: Window | None = None
+        if self.window:
+            self.latest = Window(self.window)
+        self.epoch: EpochSums | None = None
+        if self.mean:
+            self.epoch = EpochSums()
         self.iteration_means, self.epoch_means = RankMeans(), RankMeans()
+        self.has_sets: bool | None = None
+        """Whether the batches of the training are of several sets; None before the first iteration."""
         self.newest: dict[str, tuple[Any, Weight]] = {}
         """The newest value of each name since the last firing, and its weight."""
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
-        return (*cls.points, "after_train_epoch") if args.get("mean") else cls.points
+        if args.get("mean"):
+            return (*cls.points, "after_train_epoch")
+        return cls.points
 
     def add(self, run: Run, outputs: dict[str, Any]) -> None:
         """Take in the outputs of an iteration, logged or not."""
-        only, newest = self.only, self.newest
+        only = self.only
+        newest = self.newest
         weight = run.batch_weight
         picked = {}
         for name, value in outputs.items():
             if name in only if only is not None else getattr(value, "ndim", 1) == 0 or isinstance(value, (int, float)):
                 picked[name] = value
                 newest[name] = value.detach() if hasattr(value, "detach") else value, weight
+        if self.has_sets is None:  # asked once, since it is the same in every iteration
+            self.has_sets = hasattr(run.data["train"], "batch_set")
+        if self.has_sets and run.batch_set is not None:
+            for name in list(picked):
+                name_in_set = f"{run.batch_set}/{name}"
+                picked[name_in_set] = picked[name]
+                newest[name_in_set] = newest[name]
         if self.latest or self.epoch:
             numbers = {name: on_device(value, run.device) for name, value in picked.items()}
             if self.latest:
@@ -130,16 +150,14 @@ class LRMonitor(Hook):
 
     def after_train_iter(self, run: Run) -> None:
         for name, optimizer in run.optimizers.items():
-            prefix = f"{name}/" if len(run.optimizers) > 1 else ""
+            prefix = ""
+            if len(run.optimizers) > 1:
+                prefix = f"{name}/"
             for k, group in enumerate(optimizer.param_groups):
                 known = {**group, **({"momentum": group["betas"][0]} if "betas" in group else {})}
                 for setting in ("lr", *self.also):
                     if setting in known:  # plain SGD, say, has no momentum
                         run.log(f"{setting}/{prefix}{group.get('name', k)}", known[setting])
-
-
-PATIENCE = 10
-"""Seconds that git may take; a run begins without its answer then."""
 
 
 class EnvInfo(Hook):
@@ -153,28 +171,47 @@ class EnvInfo(Hook):
     ranks = "zero"
 
     def before_run(self, run: Run) -> None:
-        code, there = git(Path.cwd()), machine()
-        result = {"git": code, **there, "packages": packages()}
+        reason = ""
+        try:
+            repository = git(Path.cwd())
+        except GitError as error:
+            repository = None
+            reason = str(error)
+        computer = machine()
+        result = {"git": repository, **computer, "packages": packages()}
+        if reason:
+            result["git_error"] = reason
         (run.dir / "environment.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-        dirty = f", {len(code['dirty'])} files differ from it" if code and code["dirty"] else ""
-        commit = f"{code['commit'][:12]} on {code['branch']}{dirty}" if code else "no repository"
-        lines = {"git": commit, **there, "gpus": ", ".join(there["gpus"]) or "none"}
+        lines = {
+            "git": f"not known: {reason}" if reason else _describe_repository(repository),
+            **computer,
+            "gpus": ", ".join(computer["gpus"]) or "none",
+        }
         run.log_text("environment", "\n".join(f"{key:9} {value}" for key, value in lines.items()))
 
 
+def _describe_repository(repository: dict[str, Any] | None) -> str:
+    if repository is None:
+        return "no repository"
+    text = f"{repository['commit'][:12]} on {repository['branch']}"
+    if repository["dirty"]:
+        text += f", {len(repository['dirty'])} files differ from it"
+    return text
+
+
 def git(folder: Path) -> dict[str, Any] | None:
-    """Return the `commit` and `branch` of a folder's repository, and what is `dirty`; None where there is none."""
+    """Return the `commit` and `branch` of a folder's repository, and what is `dirty`; None where there is none.
 
-    def ask(*words: str) -> str:
-        command = ["git", "--no-optional-locks", "-C", str(folder), *words]  # a look must not disturb other commands
-        done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=PATIENCE)
-        return done.stdout.rstrip("\n")
-
-    try:
-        commit, branch = ask("rev-parse", "HEAD"), ask("rev-parse", "--abbrev-ref", "HEAD")
-        return {"commit": commit, "branch": branch, "dirty": [line[3:] for line in ask("status", "-s").splitlines()]}
-    except (OSError, subprocess.SubprocessError):
+    Raises:
+        GitError: There may be a repository, but git cannot say: it is not installed, it refuses the folder's owner, …
+    """
+    if ask_git_for_text(folder, "rev-parse", "--git-dir") is None:
         return None
+    commit = ask_git_for_text(folder, "rev-parse", "HEAD")
+    branch = ask_git_for_text(folder, "rev-parse", "--abbrev-ref", "HEAD")
+    # what is untracked is listed, whatever the user's settings say
+    changes = ask_git_for_text(folder, "status", "--porcelain", "--untracked-files=normal") or ""
+    return {"commit": commit, "branch": branch, "dirty": [line[3:] for line in changes.splitlines()]}
 
 
 def packages() -> dict[str, str]:
@@ -235,7 +272,10 @@ class Throughput(Hook):
         self.restart(run)
 
     def restart(self, run: Run) -> None:
-        self.began, self.samples, self.iterations, self.known = run.train_seconds, 0, 0, True
+        self.began = run.train_seconds
+        self.samples = 0
+        self.iterations = 0
+        self.known = True
 
     def add(self, run: Run) -> None:
         """Count the examples of an iteration, logged or not."""
@@ -248,7 +288,9 @@ class Throughput(Hook):
         if self.iterations < self.least:
             return
         rate = self.samples / (run.train_seconds - self.began)
-        total = run.sum(rate) if run.world > 1 else rate  # all ranks must call it, whatever each of them knows
+        total: Any = rate
+        if run.world > 1:  # all ranks must call it, whatever each of them knows
+            total = run.sum(rate)
         if self.known:
             for name, value in self.figures(total, run.world).items():
                 run.log(name, value)
@@ -277,7 +319,9 @@ class Profiler(Hook):
 
     phase = "last"
     ranks = "zero"
-    offload_blocker = "PyTorch's profiler traces the thread that starts it, and counts every iteration"
+    capabilities = HookCapabilities(
+        offload_blocker="PyTorch's profiler traces the thread that starts it, and counts every iteration"
+    )
 
     wait: Annotated[int, Field(ge=0, description="iterations before each trace in which nothing is traced")] = 10
     warmup: Annotated[int, Field(ge=1, description="iterations that are traced and thrown away")] = 2
@@ -314,7 +358,8 @@ class Profiler(Hook):
         self.profile.start()
 
     def after_train_iter(self) -> None:
-        profile, self.profile = self.profile, None  # one that raises must not be stopped: that may kill the process
+        profile = self.profile  # one that raises must not be stopped: that may kill the process
+        self.profile = None
         if profile is not None:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Warning: Profiler clears events")  # each trace is kept before that
@@ -322,7 +367,8 @@ class Profiler(Hook):
             self.profile = profile
 
     def after_train(self) -> None:
-        profile, self.profile = self.profile, None
+        profile = self.profile
+        self.profile = None
         if profile is not None:
             profile.stop()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.tensors import matches, require_matches
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Memory(Hook):
     """
 
     phase = "late"
-    process_blocker = "it measures the process that it fires in"
+    capabilities = HookCapabilities(process_blocker="it measures the process that it fires in")
 
     def after_train_iter(self, run: Run) -> None:
         for name, value in memory(run.device).items():
@@ -61,7 +62,7 @@ class EmptyCache(Hook):
 
     points = ("after_train_epoch", "after_val")
     phase = "last"
-    process_blocker = "it empties the cache of the process that it fires in"
+    capabilities = HookCapabilities(process_blocker="it empties the cache of the process that it fires in")
 
     def after_train_epoch(self, run: Run) -> None:
         if run.device.type == "cuda":
@@ -131,11 +132,10 @@ def checkpointed(module: nn.Module) -> Callable[..., Any]:
 @contextmanager
 def _uncounted(module: nn.Module) -> Iterator[None]:
     """Let norms leave their running statistics as they are; in training mode they do not compute with them."""
-    norms: list[Any] = [
-        inner
-        for inner in module.modules()
-        if inner.training and getattr(inner, "track_running_stats", False) and inner.num_batches_tracked is not None
-    ]
+    norms: list[Any] = []
+    for inner in module.modules():
+        if inner.training and getattr(inner, "track_running_stats", False) and inner.num_batches_tracked is not None:
+            norms.append(inner)
     kept = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
     for norm in norms:
         norm.momentum = 0.0

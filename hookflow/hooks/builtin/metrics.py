@@ -126,7 +126,6 @@ class Accuracy(Hook):
 
     def __post_init__(self) -> None:
         self.metric = self.slot_keys({"topk": self.topk})["metric"]
-        self.makes_metrics = (self.metric,)
         self.classes = ClassDimension("accuracy", self.class_dim)
         self.trained = AnswerCounts()
         self.evaluated = AnswerCounts()
@@ -136,7 +135,10 @@ class Accuracy(Hook):
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
         stages = args.get("stages", ("val", "test"))
         middle = {"train": "after_forward", "val": "after_val_iter", "test": "after_test_iter"}
-        wanted = [stage for stage in middle if stage in stages] if isinstance(stages, list | tuple) else []
+        if isinstance(stages, list | tuple):
+            wanted = [stage for stage in middle if stage in stages]
+        else:
+            wanted = []
         return tuple(p for stage in wanted for p in (f"before_{stage}_epoch", middle[stage], f"after_{stage}_epoch"))
 
     @classmethod
@@ -166,7 +168,10 @@ class Accuracy(Hook):
         _refuse_wrong_shares(wrong_shares)
         if answers == 0:
             run.say(f"{self.metric} is NaN: no target of {run.split} is a class of the logits", "warn")
-        metrics[self.metric] = right / answers if answers else nan
+        if answers:
+            metrics[self.metric] = right / answers
+        else:
+            metrics[self.metric] = nan
 
     before_test_epoch = before_val_epoch
     after_test_iter = after_val_iter
@@ -180,7 +185,9 @@ class Accuracy(Hook):
         counts.add(logits, target, self.topk)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.trained.state_dict() if "train" in self.stages else {}
+        if "train" in self.stages:
+            return self.trained.state_dict()
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.trained.load_state_dict(state)
@@ -230,12 +237,16 @@ class ConfusionMatrix(Hook):
             message = f"confusion_matrix counts classes, and the target is {target.dtype} {(*target.shape,)}"
             raise UserError(Problem(message, hint="a matrix of shares of classes is not defined"))
         result = counts(logits.argmax(dim=1), target, logits.shape[1])
-        self.counts = result if self.counts is None else self.counts + result
+        if self.counts is None:
+            self.counts = result
+        else:
+            self.counts = self.counts + result
 
     def after_val_epoch(self, run: Run) -> None:
         name = f"{run.split.replace('.', '/')}/confusion_matrix"
         if self.counts is None:
-            raise UserError(Problem(f"confusion_matrix has nothing to count: every batch of {run.split} was skipped"))
+            message = f"confusion_matrix has nothing to count: every batch of {run.split} was skipped"
+            raise UserError(Problem(message))
         total = run.sum(self.counts)
         if run.rank:
             return
@@ -255,7 +266,8 @@ def counts(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
     """Return how often each class (row) is predicted as each (column), int64 (classes, classes), without waiting."""
     import torch
 
-    predicted, target = predicted.flatten(), target.flatten().long()  # small integers would overflow
+    predicted = predicted.flatten()  # small integers would overflow
+    target = target.flatten().long()
     counted = (target >= 0) & (target < classes)
     cell = target.clamp(0, classes - 1) * classes + predicted
     result = torch.zeros(classes * classes, dtype=torch.int64, device=target.device)
@@ -265,7 +277,11 @@ def counts(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
 def text(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> str:
     """Return the matrix as a table; of many classes the pairs that are confused most."""
     if len(names) > WIDEST:
-        wrong = [(n, i, j) for i, row in enumerate(matrix) for j, n in enumerate(row) if n and i != j]
+        wrong = []
+        for i, row in enumerate(matrix):
+            for j, n in enumerate(row):
+                if n and i != j:
+                    wrong.append((n, i, j))
         worst = sorted(wrong, key=lambda result: -result[0])[:WIDEST]
         return "\n".join(f"{n:6d} × {names[i]} taken for {names[j]}" for n, i, j in worst)
     rows = [["", *names], *([name, *map(str, row)] for name, row in zip(names, matrix, strict=True))]
@@ -278,17 +294,6 @@ def image(matrix: Tensor) -> Tensor:
     shares = matrix.double() / matrix.sum(dim=1, keepdim=True).clamp(min=1)
     cell = max(CELL * WIDEST // len(matrix), 1)
     return shares.repeat_interleave(cell, 0).repeat_interleave(cell, 1)
-
-
-def latest(run: Run, metric: str) -> float | None:
-    """Return a metric of the latest validation; None where it is of a set that was not validated on then.
-
-    Raises UserError with the nearest name when there is no such metric.
-    """
-    name, slash, _ = metric.partition("/")
-    if not slash or f"val.{name}" not in run.data or metric in run.metrics:
-        return run.metric(metric)
-    return run.metric(metric) if any(other.startswith(f"{name}/") for other in run.metrics) else None
 
 
 class Metric(Component):
@@ -380,12 +385,14 @@ class Metrics(Hook):
     class_dim: Annotated[ClassDim | None, Field(description=CLASS_DIM)] = None
 
     def __post_init__(self) -> None:
-        self.makes_metrics = tuple(self.metrics)
         self.made = made(self.metrics)
         self.checks = {name: ScoreChecks(name, metric, self.predicted) for name, metric in self.made.items()}
         self.classes = ClassDimension("metrics", self.class_dim)
         self.are_logits = (self.scores or self.predicted) == "logits"
-        undecided = [name for name, check in self.checks.items() if check.activation is not None]
+        undecided = []
+        for name, check in self.checks.items():
+            if check.activation is not None:
+                undecided.append(name)
         if undecided and self.scores is None and self.predicted != "logits":
             message = f'nothing says whether the output "{self.predicted}" is logits or probabilities'
             hint = 'say it: scores = "logits", or scores = "probabilities"'
@@ -393,7 +400,8 @@ class Metrics(Hook):
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
-        if missing := missing_package("the hook metrics", "torchmetrics", "metrics"):
+        missing = missing_package("the hook metrics", "torchmetrics", "metrics")
+        if missing:
             raise UserError(missing)
 
     def before_val_epoch(self, run: Run) -> None:
@@ -408,7 +416,8 @@ class Metrics(Hook):
             for metric in self.made.values():  # texts, say
                 metric.update(predicted, target)
             return
-        predicted, target = precise(predicted), precise(target)
+        predicted = precise(predicted)
+        target = precise(target)
         scores: dict[tuple[bool, Activation | None], Tensor] = {}
         for name, metric in self.made.items():
             check = self.checks[name]
@@ -433,10 +442,16 @@ class Metrics(Hook):
             has_value = self.checks[name].over_ranks(run)
             value = metric.compute()
             if getattr(value, "ndim", None) != 0:
-                shown = f"a tensor of shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
+                if hasattr(value, "shape"):
+                    shown = f"a tensor of shape {tuple(value.shape)}"
+                else:
+                    shown = type(value).__name__
                 message = f'the metric "{name}" gives {shown}, and not one number'
                 raise UserError(Problem(message, hint='many give one with average = "macro" among their args'))
-            metrics[name] = value if has_value else nan
+            if has_value:
+                metrics[name] = value
+            else:
+                metrics[name] = nan
 
     before_test_epoch = before_val_epoch
     after_test_iter = after_val_iter
@@ -451,10 +466,12 @@ def made(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, stated in metrics.items():
-        metric, called = Metric.model_validate(stated), f'the metric "{name}"'
+        metric = Metric.model_validate(stated)
+        called = f'the metric "{name}"'
         try:
             result[name] = find_class(metric, torchmetrics.Metric, modules, called)(**metric.args)
-            if problem := range_problem(result[name], called):
+            problem = range_problem(result[name], called)
+            if problem:
                 problems.append(problem)
         except UserError as error:
             problems += error.problems

@@ -53,7 +53,10 @@ class Mixup(Hook):
         share = random.betavariate(self.alpha, self.alpha)
         others = torch.randperm(len(inputs)).to(inputs.device)
         mixed, share = self.mix(inputs, inputs[others], share)
-        shares = targets if targets.is_floating_point() else self._one_hot(targets, mixed)
+        if targets.is_floating_point():
+            shares = targets
+        else:
+            shares = self._one_hot(targets, mixed)
         run.replace_batch(with_parts(batch, mixed, share * shares + (1 - share) * shares[others]))
 
     def _check(self, batch: Any) -> None:
@@ -70,7 +73,9 @@ class Mixup(Hook):
             raise UserError(Problem(message, hint=elsewhere))
         inputs, targets = batch
         examples = len(inputs)
-        wanted = (examples, self.classes) if targets.is_floating_point() else (examples,)
+        wanted: tuple[int, ...] = (examples,)
+        if targets.is_floating_point():
+            wanted = (examples, self.classes)
         if targets.shape != wanted or targets.is_complex():
             given = f"{targets.dtype} {(*targets.shape,)}"
             message = f'hook "{self.name}" mixes classes ({examples},), or their shares ({examples}, {self.classes})'
@@ -113,10 +118,12 @@ class CutMix(Mixup):
     def mix(self, inputs: Tensor, others: Tensor, share: float) -> tuple[Tensor, float]:
         sizes = inputs.shape[2 if inputs.ndim > 2 else 1 :]
         half = sqrt(1 - share) / 2
-        box, kept = [slice(None)] * (inputs.ndim - len(sizes)), 1.0
+        box = [slice(None)] * (inputs.ndim - len(sizes))
+        kept = 1.0
         for size in sizes:
             centre = random.randrange(size)  # noqa: S311  # nothing secret is made
-            low, high = max(centre - int(size * half), 0), min(centre + int(size * half), size)
+            low = max(centre - int(size * half), 0)
+            high = min(centre + int(size * half), size)
             box.append(slice(low, high))
             kept *= (high - low) / size
         mixed = inputs.clone()
@@ -177,11 +184,18 @@ class Resize(Hook):
         """Return the images of a batch. Raises UserError where it does not begin with any."""
         from torch import Tensor
 
-        images = batch[0] if isinstance(batch, tuple | list) and batch else None
+        images = None
+        if isinstance(batch, tuple | list) and batch:
+            images = batch[0]
         if isinstance(images, Tensor) and images.ndim in MODES:
             return images
-        first = batch if images is None else images
-        shape = f" of shape {(*images.shape,)}" if isinstance(images, Tensor) else ""
+        if images is None:
+            first = batch
+        else:
+            first = images
+        shape = ""
+        if isinstance(images, Tensor):
+            shape = f" of shape {(*images.shape,)}"
         wanted = f'hook "{self.name}" resizes (images, …) of shape (examples, channels, …)'
         message = f"{wanted}, and this batch begins with a {type(first).__name__}{shape}"
         raise UserError(Problem(message, hint=IN_THE_DATASET))
@@ -200,7 +214,9 @@ class Resize(Hook):
         return self.targets
 
     def _unstated(self, number: int, part: Any) -> UserError:
-        shape = f" of {part.dtype} {(*part.shape,)}" if hasattr(part, "dtype") else ""
+        shape = ""
+        if hasattr(part, "dtype"):
+            shape = f" of {part.dtype} {(*part.shape,)}"
         message = f'hook "{self.name}" resizes images, and nothing says what becomes of part {number} of the batch'
         hint = f'say it: targets = ["keep"], ["pixels"] or ["map"]; or {IN_THE_DATASET}'
         return UserError(Problem(f"{message}, a {type(part).__name__}{shape}", hint=hint))
@@ -211,7 +227,10 @@ class Resize(Hook):
 
         if kind == "keep":
             return
-        shape = (*target.shape,) if isinstance(target, Tensor) else ()
+        if isinstance(target, Tensor):
+            shape = (*target.shape,)
+        else:
+            shape = ()
         if kind == "map":
             wanted = f"a tensor (examples, …, {', '.join(map(str, images.shape[2:]))})"
             fits = shape[-len(images.shape[2:]) :] == images.shape[2:] and len(shape) >= images.ndim - 1
@@ -219,7 +238,10 @@ class Resize(Hook):
             wanted = "a floating-point tensor (examples, …, x and y in turn) beside images of two sides"
             fits = images.ndim == 4 and len(shape) > 1 and shape[-1] % 2 == 0 and target.is_floating_point()
         if not fits:
-            given = f"{target.dtype} {shape}" if isinstance(target, Tensor) else f"a {type(target).__name__}"
+            if isinstance(target, Tensor):
+                given = f"{target.dtype} {shape}"
+            else:
+                given = f"a {type(target).__name__}"
             message = f'hook "{self.name}" needs {wanted} for a target that is "{kind}", and is given {given}'
             raise UserError(Problem(message, hint=IN_THE_DATASET))
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import of_rank, whole
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.tensors import output
 from hookflow.numbers import strict_json
 
@@ -103,6 +104,10 @@ class Predict(Hook):
     targets: `hookflow predict`.
     """
 
+    capabilities = HookCapabilities(
+        attach_blocker="it writes what a test predicts, and only hookflow's own loop has one"
+    )
+
     reads: ClassVar[Slots] = {"after_test_iter": ("batch", "outputs")}
 
     outputs: Annotated[list[str], Field(min_length=1, description="outputs to write", examples=[["logits", "target"]])]
@@ -124,14 +129,16 @@ class Predict(Hook):
             self.indices = data.indices(0)
 
     def after_test_iter(self, batch: Any, batch_idx: int, outputs: Mapping[str, Any]) -> None:
-        there = {**batch, **outputs} if isinstance(batch, Mapping) else outputs
+        there: Mapping[str, Any] = outputs
+        if isinstance(batch, Mapping):
+            there = {**batch, **outputs}
         rows = {name: output(there, name, "predict") for name in self.outputs}
         if self.indices is not None:
             rows = {"index": self.indices[batch_idx], **rows}
         self.rows.add(rows)
 
-    def after_test_epoch(self, run: Any) -> None:  # `repeats` is not of the public protocol
-        if not run.repeats:
+    def after_test_epoch(self, run: Run) -> None:
+        if not run.repeats_previous_rank:
             _, _, name_of_set = run.split.partition(".")
             file = run.dir / self.file
             if name_of_set:
@@ -166,6 +173,10 @@ class TTA(Hook):
 
     reads: ClassVar[Slots] = dict.fromkeys(("around_val", "around_test"), ("model",))
 
+    capabilities = HookCapabilities(
+        attach_blocker="it replaces the forward pass of the network, which the loop may have compiled or wrapped"
+    )
+
     transforms: Annotated[
         list[Transform], Field(min_length=1, description="one after the other", examples=[["hflip", "vflip"]])
     ]
@@ -175,7 +186,10 @@ class TTA(Hook):
     ] = None
 
     def around_val(self, run: Run) -> Iterator[None]:
-        model: nn.Module = run.model if self.model is None else run.models[self.model]
+        if self.model is None:
+            model: nn.Module = run.model
+        else:
+            model = run.models[self.model]
         outer = vars(model).get("forward")
         model.forward = averaging(model.forward, self.transforms, self.output)
         try:
@@ -205,7 +219,10 @@ def averaging(
             _check_output(result, kind)
             if kind == "map":
                 result = turned_back(result, view)
-            total = result.clone() if total is None else total + result  # CUDA graphs write over their last output
+            if total is None:  # CUDA graphs write over their last output
+                total = result.clone()
+            else:
+                total = total + result
         return total / len(augmentations)  # type: ignore[no-any-return]
 
     return averaged
@@ -222,7 +239,8 @@ def _check_output(result: Any, kind: OutputKind | None) -> None:
         hint = 'say it: output = "map" for (batch, …, height, width), which is turned back, or output = "scores"'
         raise UserError(Problem(message, hint=hint))
     if kind == "map" and result.ndim < 3:
-        raise UserError(Problem(f"the network returns {shape}, and tta needs a map (batch, …, height, width)"))
+        message = f"the network returns {shape}, and tta needs a map (batch, …, height, width)"
+        raise UserError(Problem(message))
 
 
 View = tuple[Transform | Literal["rot180", "rot270"], ...]
@@ -240,7 +258,10 @@ def views(transforms: Sequence[Transform]) -> list[View]:
     """Return all views of an image, itself first."""
     result: list[View] = [()]
     for transform in transforms:
-        made = [(*view, *further) for view in result for further in MADE_BY[transform]]
+        made = []
+        for view in result:
+            for further in MADE_BY[transform]:
+                made.append((*view, *further))
         result = [*result, *made]
     return result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,12 +14,14 @@ from pydantic import AfterValidator, Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.arguments import find_class, with_functions
-from hookflow.hooks.base import Hook
-from hookflow.hooks.builtin.metrics import latest
 from hookflow.hooks.builtin.schedules import PROGRESS, set_rate
-from hookflow.metric_mode import Mode, mode_of
+from hookflow.hooks.capabilities import HookCapabilities
+from hookflow.hooks.monitored import latest, monitored_mode
+from hookflow.hooks.rate_schedule import RateScheduleHook
+from hookflow.metric_mode import Mode
+from hookflow.pipeline.amounts import parse_amount
 from hookflow.pipeline.components import Component
-from hookflow.pipeline.values import AmountField, parse_amount
+from hookflow.pipeline.values import AmountField
 from hookflow.user_code import causes
 
 if TYPE_CHECKING:
@@ -95,7 +97,10 @@ def lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
 
     Shares of the run are rounded. Raises UserError when nothing of the run is left for the last one.
     """
-    whole = run.max_iters if per == "iter" else ceil(run.max_iters / run.iters_per_epoch)
+    if per == "iter":
+        whole = run.max_iters
+    else:
+        whole = ceil(run.max_iters / run.iters_per_epoch)
     result: list[int] = []
     for link in chain:
         if link.length is None:
@@ -107,14 +112,16 @@ def lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
         else:
             result.append(int(amount.value) * (run.iters_per_epoch if amount.unit == "ep" and per == "iter" else 1))
     if result[-1] < 1:
-        unit = "iterations" if per == "iter" else "epochs"
+        unit = "epochs"
+        if per == "iter":
+            unit = "iterations"
         message = f"nothing is left of the run for {chain[-1].use}: those before it take {sum(result[:-1])} of {whole} "
         raise UserError(Problem(message + unit))
     return result
 
 
 @dataclass(eq=False)
-class Scheduler(Hook):
+class Scheduler(RateScheduleHook):
     """Sets the learning rates by PyTorch's schedulers, each for its length, one after another.
 
     The rates of an iteration are those of the usual loop, which calls `scheduler.step()` after `optimizer.step()`, or
@@ -165,12 +172,17 @@ class Scheduler(Hook):
         *early, last = [isinstance(kind, type) and issubclass(kind, ReduceLROnPlateau) for kind in self.kinds]
         self.has_plateau = last
         if any(early):
-            raise UserError(Problem("ReduceLROnPlateau has no end, so it must be the last of the chain"))
+            message = "ReduceLROnPlateau has no end, so it must be the last of the chain"
+            raise UserError(Problem(message))
         if last and self.metric is None:
             raise UserError(Problem("ReduceLROnPlateau needs a metric", hint='e.g. metric = "loss"'))
         if self.metric is not None and not last:
-            raise UserError(Problem(f'there is a metric, "{self.metric}", and no ReduceLROnPlateau that looks at it'))
-        self.modes = {self.metric: _mode(self.metric, self.links[-1].args)} if self.metric is not None else {}
+            message = f'there is a metric, "{self.metric}", and no ReduceLROnPlateau that looks at it'
+            raise UserError(Problem(message))
+        if self.metric is not None:
+            self.modes = {self.metric: _mode(self.metric, self.links[-1].args)}
+        else:
+            self.modes = {}
         self.lengths: list[int] = []
         """How many steps each scheduler is in charge."""
         self.steps = self.end = 0
@@ -190,13 +202,25 @@ class Scheduler(Hook):
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
-        step = "before_train_epoch" if args.get("per") == "epoch" else "before_train_iter"
-        return ("before_run", step) if args.get("metric") is None else ("before_run", step, "after_val")
+        step = "before_train_iter"
+        if args.get("per") == "epoch":
+            step = "before_train_epoch"
+        if args.get("metric") is None:
+            return ("before_run", step)
+        return ("before_run", step, "after_val")
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         if args.get("metric") is not None:
             _mode(args["metric"], args["chain"][-1].get("args", {}))
+
+    @classmethod
+    def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
+        metric = args.get("metric")
+        if metric is None:
+            return cls.capabilities
+        last_link = Link.model_validate(args["chain"][-1])
+        return replace(cls.capabilities, monitors={metric: _mode(metric, last_link.args)})
 
     def before_run(self, run: Run) -> None:
         self.lengths = lengths(self.links, self.per, run)
@@ -217,7 +241,10 @@ class Scheduler(Hook):
                 group["initial_lr"] = float(group["initial_lr"])
         self.derived = []
         schedulers = [self._make(k, optimizer, self.lengths[k]) for k in range(len(self.links))]
-        plateau = [schedulers.pop()] if self.has_plateau else []
+        if self.has_plateau:
+            plateau = [schedulers.pop()]
+        else:
+            plateau = []
         *starts, self.end = accumulate(self.lengths[: len(schedulers)], initial=0)
         self.turns = starts[1:]
         if len(schedulers) > 1:
@@ -239,7 +266,8 @@ class Scheduler(Hook):
     def _make(self, k: int, optimizer: Optimizer, steps: int) -> Any:
         from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-        kind, args = self.kinds[k], dict(self.args[k])
+        kind = self.kinds[k]
+        args = dict(self.args[k])
         if self.metric is not None and k + 1 == len(self.links):
             args = {"mode": self.modes[self.metric], **args}
         takes = inspect.signature(kind).parameters
@@ -252,7 +280,10 @@ class Scheduler(Hook):
         self.derived.append(derived)
         use = self.links[k].use
         try:
-            made = kind(optimizer=optimizer, **args) if "optimizer" in takes else kind(optimizer, **args)
+            if "optimizer" in takes:
+                made = kind(optimizer=optimizer, **args)
+            else:
+                made = kind(optimizer, **args)
         except (TypeError, ValueError) as error:
             raise UserError(Problem(f"{use}: {error}", hint="\n    ".join(causes(error)))) from error
         if not isinstance(made, LRScheduler) or isinstance(made, ReduceLROnPlateau) != (kind is ReduceLROnPlateau):
@@ -294,7 +325,9 @@ class Scheduler(Hook):
         PyTorch's schedulers raise for them, or go on from the rate of the moment: along another curve. The first
         groups, as many as are `known`, keep their rates.
         """
-        groups, steps, plateau = self._groups(), self.steps, self.made.get("plateau")
+        groups = self._groups()
+        steps = self.steps
+        plateau = self.made.get("plateau")
         rates = [deepcopy(group["lr"]) for group in groups[:known]]
         for group in groups:
             set_rate(group, group.pop("initial_lr", group["lr"]))  # the schedulers note it again
@@ -314,7 +347,9 @@ class Scheduler(Hook):
             self.made["plateau"].step(value)
 
     def _done(self, run: Run) -> int:
-        return run.iter if self.per == "iter" else run.epoch
+        if self.per == "iter":
+            return run.iter
+        return run.epoch
 
     def state_dict(self) -> dict[str, Any]:
         states = {name: _changes(scheduler.state_dict(), self.began[name]) for name, scheduler in self.made.items()}
@@ -353,13 +388,14 @@ class Scheduler(Hook):
         """Set the rates that the curve has when so many iterations, or epochs, are done, from its first step on."""
         for group, rate in zip(self._groups(), self.first_rates, strict=False):  # a hook may have added groups
             set_rate(group, rate)
-        self.done, self.steps = done, 0
+        self.done = done
+        self.steps = 0
         self._step_to(done)
 
 
 def _mode(metric: str, args: Mapping[str, Any]) -> Mode:
     """Return whether less or more of the metric is better, by the arguments of ReduceLROnPlateau, or by its name."""
-    return mode_of(metric, args.get("mode"), beside=" in its args")
+    return monitored_mode(metric, args.get("mode"), beside=" in its args")
 
 
 def _changes(state: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:

@@ -17,11 +17,12 @@ from pydantic import BeforeValidator, Field
 
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.optimizer_state import host_tensors_of, load_optimizer_state
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import is_oom, local, loss_over_ranks
 from hookflow.numbers import number
-from hookflow.pipeline.values import Unit, parse_amount
+from hookflow.pipeline.amounts import Unit, parse_amount
 
 Value = TypeVar("Value")
 
@@ -67,7 +68,9 @@ def at_iterations(name: str, values: Sequence[tuple[int | str, Value]], run: Run
 
 def eased(path: float, shape: Literal["cosine", "linear"]) -> float:
     """Return the share of the difference that is made when so much of the way is done, each from 0 to 1."""
-    return path if shape == "linear" else (1 - math.cos(math.pi * path)) / 2
+    if shape == "linear":
+        return path
+    return (1 - math.cos(math.pi * path)) / 2
 
 
 def set_rate(group: dict[str, Any], rate: Any) -> None:
@@ -122,7 +125,10 @@ class LRSchedule(Hook):
 
     def _begin(self, run: Run) -> float:
         """Return the share of the run that the warm-up takes. Raises UserError for all of it, and an unknown group."""
-        there = [group.get("name", "") for optimizer in run.optimizers.values() for group in optimizer.param_groups]
+        there = []
+        for optimizer in run.optimizers.values():
+            for group in optimizer.param_groups:
+                there.append(group.get("name", ""))
         for name in self.groups or ():
             if name not in there:
                 hint = nearest(name, filter(None, there)) or 'a group is named by its args: { name = "…" }'
@@ -140,7 +146,9 @@ class LRSchedule(Hook):
         path = min((done - share) / (1 - share), 1.0)
         if self.shape == "exponential":
             return float(self.end**path)
-        return 1.0 if self.shape == "constant" else 1 + (self.end - 1) * eased(path, self.shape)
+        if self.shape == "constant":
+            return 1.0
+        return 1 + (self.end - 1) * eased(path, self.shape)
 
 
 Curve = Literal["linear", "cosine", "constant"]
@@ -178,7 +186,8 @@ class ParamSchedule(Hook):
     def __post_init__(self) -> None:
         if self.momentum is None and self.weight_decay is None:
             hint = 'e.g. weight_decay = [[0, 0.04], ["100%", 0.4]]'
-            raise UserError(Problem("neither momentum nor weight_decay is given", hint=hint))
+            message = "neither momentum nor weight_decay is given"
+            raise UserError(Problem(message, hint=hint))
         self.schedules: dict[str, list[tuple[int, float]]] = {}
         """The places in iterations, with their values, by setting."""
 
@@ -206,7 +215,9 @@ class ParamSchedule(Hook):
                 group["weight_decay"] = now["weight_decay"]
 
     def _groups(self, run: Run) -> list[tuple[str, dict[str, Any]]]:
-        chosen = run.optimizers if self.optimizer is None else [self.optimizer]
+        chosen = [*run.optimizers]
+        if self.optimizer is not None:
+            chosen = [self.optimizer]
         return [(name, group) for name in chosen for group in run.optimizers[name].param_groups]
 
 
@@ -240,7 +251,9 @@ class AccumulationSchedule(Hook):
     batches; the two exclude each other.
     """
 
-    accumulates = True
+    capabilities = HookCapabilities(
+        accumulates=True, attach_blocker="the loop itself says how many batches an iteration has"
+    )
     writes: ClassVar[Slots] = {"before_backward": ("control",)}
 
     batches: Annotated[Batches, Field(description="batches of a step by place", examples=[[["10%", 2], ["50%", 4]]])]
@@ -263,7 +276,8 @@ class AccumulationSchedule(Hook):
     def before_backward(self, run: Any) -> None:  # `accumulate` is not of the public protocol
         if self.left == 0:
             self.left = int(value_at(run.iter, [(0, 1), *self.places], "constant"))
-        in_epoch, in_run = run.iters_per_epoch - run.batch_idx, run.max_iters - run.iter
+        in_epoch = run.iters_per_epoch - run.batch_idx
+        in_run = run.max_iters - run.iter
         self.left = max(min(self.left, in_epoch, in_run), 1)  # a run that is resumed may be shorter by now
         run.accumulate(self.left, step=self.left == 1)
         self.left -= 1
@@ -305,6 +319,10 @@ class LRFinder(Hook):
         "after_train_iter": ("batch", "outputs"),
     }
     writes: ClassVar[Slots] = {"before_train_iter": ("lr",), "after_train_iter": (*reads["before_train"], "control")}
+
+    capabilities = HookCapabilities(
+        attach_blocker="it trains on trial and puts the weights back, and not what the loop itself has changed"
+    )
 
     start: Annotated[float, Field(gt=0, description="the rate of the first iteration")] = 1e-6
     end: Annotated[float, Field(gt=0, description="the rate of the last iteration")] = 10.0
@@ -359,9 +377,11 @@ class LRFinder(Hook):
             self.kept = {}
             suggested = "no learning rate to suggest: the loss never fell"
             if self.rule == "valley":
-                best, why = valley(self.rates, self.losses), "the loss fell longest around it"
+                best = valley(self.rates, self.losses)
+                why = "the loss fell longest around it"
             else:
-                best, why = steepest(self.rates, self.losses), "there the loss fell fastest"
+                best = steepest(self.rates, self.losses)
+                why = "there the loss fell fastest"
             if best is not None:
                 suggested = f"suggested learning rate {number(best)}: {why}"
             message = f"{suggested}; the sweep {'diverged' if diverged else 'ended'} at {number(self.rates[-1])}"
@@ -419,7 +439,9 @@ def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
         for k in range(max(half, len(losses) // 10), len(losses) - half)
     ]
     slope, rate = min((slope for slope in slopes if math.isfinite(slope[0])), default=(0.0, 0.0))
-    return rate if slope < 0 else None
+    if slope < 0:
+        return rate
+    return None
 
 
 def valley(rates: Sequence[float], losses: Sequence[float]) -> float | None:
@@ -428,7 +450,8 @@ def valley(rates: Sequence[float], losses: Sequence[float]) -> float | None:
     The first tenth and the last five of the sweep do not count. Source: fastai, `lr_find` and its rule "valley".
     """
     counted = slice(len(losses) // 10, max(len(losses) - 5, 0))
-    rates, losses = rates[counted], [*takewhile(math.isfinite, losses[counted])]
+    rates = rates[counted]
+    losses = [*takewhile(math.isfinite, losses[counted])]
     falls: list[int] = []
     for k, loss in enumerate(losses):
         falls.append(1 + max((falls[j] for j in range(k) if loss < losses[j]), default=0))
@@ -451,6 +474,10 @@ class BatchSizeFinder(Hook):
     with a `batch_size` in its loader. It is for a run of its own, on one process.
     """
 
+    capabilities = HookCapabilities(
+        attach_blocker="it computes losses of batches of its own, and only the loop can compute a loss"
+    )
+
     phase = "late"
     reads: ClassVar[Slots] = {"before_train": ("model", "optimizer")}
     writes: ClassVar[Slots] = {"before_train": ("control",)}
@@ -464,7 +491,8 @@ class BatchSizeFinder(Hook):
             return  # a run that is resumed has found it
         source = run.data["train"]
         if not hasattr(source, "batch_of") or not source.info["batch_size"]:
-            raise UserError(Problem("batch_size_finder needs a dataset whose loader has a batch_size"))
+            message = "batch_size_finder needs a dataset whose loader has a batch_size"
+            raise UserError(Problem(message))
         if run.world > 1 or getattr(run.task, "steps_itself", False):
             message = "batch_size_finder needs one process, and a task that does not step its optimizers itself"
             raise UserError(Problem(message))
@@ -482,9 +510,9 @@ class BatchSizeFinder(Hook):
         best = largest(fits, self.start, self.limit or examples)
         put_back(run, before)
         now = f"; data.train.loader.batch_size is {source.info['batch_size']:,}"
-        result = (
-            f"batches of {best:,} examples fit into memory{now}" if best else "not even one example fits into memory"
-        )
+        result = "not even one example fits into memory"
+        if best:
+            result = f"batches of {best:,} examples fit into memory{now}"
         run.say(result)
         run.stop(f"batch_size_finder: {result}")
 
@@ -513,9 +541,11 @@ class BatchSizeFinder(Hook):
 
 def largest(fits: Callable[[int], bool], start: int, limit: int) -> int:
     """Return the largest size up to `limit` that fits, if every smaller one does; 0 where none does."""
-    good, size = 0, min(start, limit)
+    good = 0
+    size = min(start, limit)
     while fits(size):
-        good, size = size, min(2 * size, limit)
+        good = size
+        size = min(2 * size, limit)
         if good == limit:
             return good
     bad = size

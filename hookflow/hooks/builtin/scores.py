@@ -39,7 +39,10 @@ class ClassDimension:
 
     def __init__(self, hook: str, stated: ClassDim | None) -> None:
         self._hook = hook
-        self._dim = None if stated is None else DIMENSIONS[stated]
+        if stated is None:
+            self._dim = None
+        else:
+            self._dim = DIMENSIONS[stated]
 
     def find(self, logits: Tensor, target: Tensor) -> int:
         """Return the dimension, 1 or -1. Raises UserError where the logits do not fit the target.
@@ -48,7 +51,9 @@ class ClassDimension:
         """
         if logits.ndim < 2:
             raise self._refused(logits, target, "needs a logit for each class", ONE_LOGIT)
-        dim = 1 if logits.ndim == 2 else self._dim
+        dim = self._dim
+        if logits.ndim == 2:
+            dim = 1
         if dim is None:
             dim = self._dim = self._second(logits, target)
         if not _fits(logits, target, dim):
@@ -69,7 +74,8 @@ class ClassDimension:
 
     def _refused(self, logits: Tensor, target: Tensor, why: str, hint: str) -> UserError:
         shapes = f"logits of shape {(*logits.shape,)} and a target of {target.dtype} {(*target.shape,)}"
-        return UserError(Problem(f"{self._hook} {why}, and is given {shapes}", hint=hint))
+        message = f"{self._hook} {why}, and is given {shapes}"
+        return UserError(Problem(message, hint=hint))
 
 
 def _fits(logits: Tensor, target: Tensor, dim: int) -> bool:
@@ -90,7 +96,8 @@ def logits_and_target(outputs: Mapping[str, Any], classes: ClassDimension, hook:
     target = output(outputs, "target", hook, OUTPUTS)
     for name, value in (("logits", logits), ("target", target)):
         if not hasattr(value, "is_floating_point"):
-            raise UserError(Problem(f'{hook} needs the output "{name}" as a tensor, not a {type(value).__name__}'))
+            message = f'{hook} needs the output "{name}" as a tensor, not a {type(value).__name__}'
+            raise UserError(Problem(message))
     dim = classes.find(logits, target)
     if target.is_floating_point():
         return logits.movedim(dim, 1), target.movedim(dim, 1)
@@ -111,7 +118,9 @@ def activation_of(metric: Any) -> Activation | None:
         of_classes.MulticlassCalibrationError,
         of_classes.MulticlassHingeLoss,
     )
-    return "softmax" if isinstance(metric, softened) else None
+    if isinstance(metric, softened):
+        return "softmax"
+    return None
 
 
 def labels_of(metric: Any) -> int | None:
@@ -120,7 +129,8 @@ def labels_of(metric: Any) -> int | None:
         return 2
     if takes_classes(metric):
         number = getattr(metric, "num_classes", None)
-        return number if isinstance(number, int) else None
+        if isinstance(number, int):
+            return number
     return None
 
 
@@ -145,7 +155,9 @@ def precise(values: Tensor) -> Tensor:
 
 def probabilities(logits: Tensor, activation: Activation) -> Tensor:
     """Return the probabilities of logits (N, …) or (N, classes, …)."""
-    return logits.sigmoid() if activation == "sigmoid" else logits.softmax(dim=1)
+    if activation == "sigmoid":
+        return logits.sigmoid()
+    return logits.softmax(dim=1)
 
 
 def update(metric: Any, scores: Tensor, target: Tensor) -> None:

@@ -70,13 +70,18 @@ class ActivationStats(Hook):
     ranks = "zero"
 
     def before_run(self, run: Run) -> None:
-        self.names = {id(module): name or "model" for name, module in run.model.named_modules()}
+        self.names = {}
+        for name, module in run.model.named_modules():
+            self.names[id(module)] = name or "model"
 
     def forward(self, run: Run, module: nn.Module, output: Any) -> None:
         values = first_tensor(output)
-        if values is not None and (values.is_floating_point() or values.is_complex()):
+        if values is None:
+            return
+        if values.is_floating_point() or values.is_complex():
+            name = self.names[id(module)]
             for stat, value in statistics(values.detach(), ("mean", "std", "zeros")).items():
-                run.log(f"activation/{self.names[id(module)]}/{stat}", value)
+                run.log(f"activation/{name}/{stat}", value)
 
 
 def statistics(values: Tensor, of: Collection[str]) -> dict[str, Tensor]:
@@ -86,7 +91,9 @@ def statistics(values: Tensor, of: Collection[str]) -> dict[str, Tensor]:
     """
     import torch
 
-    wide = values.abs() if values.is_complex() else values
+    wide = values
+    if values.is_complex():
+        wide = values.abs()
     if wide.dtype != torch.float64:
         wide = wide.float()
     compute = {
@@ -128,20 +135,28 @@ class Images(Hook):
     def after_val_iter(self, run: Run, batch: Any, batch_idx: int, outputs: dict[str, Any]) -> None:
         if batch_idx == 0:
             facts = examples_of(outputs, self.count)
-            text = "; ".join(f"{name} {facts[name]}" for name in self.caption if name in facts)
-            run.log_image(f"val/{self.output or 'images'}", self._grid(batch, outputs), text)
+            captions = [f"{name} {facts[name]}" for name in self.caption if name in facts]
+            name = self.output or "images"
+            run.log_image(f"val/{name}", self._grid(batch, outputs), "; ".join(captions))
 
     def after_train_iter(self, run: Run, batch: Any, outputs: dict[str, Any]) -> None:
-        run.log_image(f"train/{self.output or 'images'}", self._grid(batch, outputs))
+        name = self.output or "images"
+        run.log_image(f"train/{name}", self._grid(batch, outputs))
 
     def _grid(self, batch: Any, outputs: Mapping[str, Any]) -> Tensor:
-        result = first_images(batch if self.output is None else output(outputs, self.output, "images"))
+        searched = batch
+        where = "the batch has"
+        if self.output is not None:
+            searched = output(outputs, self.output, "images")
+            where = f'the output "{self.output}" is'
+        result = first_images(searched)
         if result is None:
-            where = "the batch has" if self.output is None else f'the output "{self.output}" is'
             message = f"{where} no tensor of images, (N, channels, height, width) or (N, height, width)"
             raise UserError(Problem(message, hint="output = … names an output of the task that is"))
         shown = result[: self.count].detach()
-        return grid(rescaled(shown) if self.rescale and shown.is_floating_point() else shown, self.columns)
+        if self.rescale and shown.is_floating_point():
+            shown = rescaled(shown)
+        return grid(shown, self.columns)
 
 
 def first_images(batch: Any) -> Tensor | None:
@@ -149,13 +164,21 @@ def first_images(batch: Any) -> Tensor | None:
     from torch import Tensor
     from torch.utils._pytree import tree_leaves
 
-    tensors = (leaf if leaf.ndim != 3 else leaf[:, None] for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
-    return next((leaf for leaf in tensors if leaf.ndim == 4 and leaf.shape[1] in (1, 3, 4)), None)
+    for leaf in tree_leaves(batch):
+        if not isinstance(leaf, Tensor):
+            continue
+        images = leaf
+        if leaf.ndim == 3:
+            images = leaf[:, None]
+        if images.ndim == 4 and images.shape[1] in (1, 3, 4):
+            return images
+    return None
 
 
 def rescaled(images: Tensor) -> Tensor:
     """Return images (N, channels, height, width) of which each goes from 0 to 1; one of a single value is 0."""
-    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+    low = images.amin((1, 2, 3), keepdim=True)
+    high = images.amax((1, 2, 3), keepdim=True)
     return (images - low) / (high - low).clamp(min=1e-12)
 
 
@@ -169,7 +192,8 @@ def grid(images: Tensor, columns: int) -> Tensor:
     rows = ceil(count / columns)
     sheet = images.new_zeros(channels, rows * (height + 1) - 1, columns * (width + 1) - 1)
     for k, image in enumerate(images):
-        top, left = k // columns * (height + 1), k % columns * (width + 1)
+        top = k // columns * (height + 1)
+        left = k % columns * (width + 1)
         sheet[:, top : top + height, left : left + width] = image
     return sheet
 
@@ -177,8 +201,10 @@ def grid(images: Tensor, columns: int) -> Tensor:
 def examples_of(outputs: Mapping[str, Any], count: int) -> dict[str, str]:
     """Return the targets and predictions of the first examples, if there are any; waits for the device."""
     facts = {}
-    if getattr(outputs.get("target"), "ndim", 0) == 1:
-        facts["target"] = outputs["target"][:count].tolist()
-    if getattr(outputs.get("logits"), "ndim", 0) == 2:
-        facts["predicted"] = outputs["logits"][:count].argmax(dim=1).tolist()
+    target: Any = outputs.get("target")
+    if getattr(target, "ndim", 0) == 1:
+        facts["target"] = target[:count].tolist()
+    logits: Any = outputs.get("logits")
+    if getattr(logits, "ndim", 0) == 2:
+        facts["predicted"] = logits[:count].argmax(dim=1).tolist()
     return {name: " ".join(map(str, values)) for name, values in facts.items()}

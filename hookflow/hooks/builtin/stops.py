@@ -6,21 +6,22 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.builtin.metrics import latest
+from hookflow.hooks.capabilities import HookCapabilities
+from hookflow.hooks.monitored import latest, logged, monitored_mode
 from hookflow.hooks.optimizer_state import host_tensors_of, load_optimizer_state
 from hookflow.hooks.parameter_notes import notes_of
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import is_sharded, loss_over_ranks
-from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
+from hookflow.metric_mode import MODE_MEANING, Mode
 from hookflow.numbers import counted, number
-from hookflow.pipeline.values import parse_amount
+from hookflow.pipeline.amounts import parse_amount
 
 
 @dataclass(eq=False)
@@ -48,19 +49,29 @@ class EarlyStop(Hook):
     stage: Annotated[Literal["val", "train"], Field(description="where the number comes from")] = "val"
 
     def __post_init__(self) -> None:
-        self.modes = {self.monitor: mode_of(self.monitor, self.mode)}
-        self.sign = 1 if self.modes[self.monitor] == "max" else -1
+        self.modes = {self.monitor: monitored_mode(self.monitor, self.mode)}
+        if self.modes[self.monitor] == "max":
+            self.sign = 1
+        else:
+            self.sign = -1
         self.best: float | None = None
         self.waited = 0
 
     @classmethod
+    def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
+        metric = args.get("monitor", "accuracy")
+        return replace(cls.capabilities, monitors={metric: monitored_mode(metric, args.get("mode"))})
+
+    @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("after_train_epoch",) if args.get("stage") == "train" else ("after_val",)
+        if args.get("stage") == "train":
+            return ("after_train_epoch",)
+        return ("after_val",)
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         if "monitor" in args:
-            mode_of(args["monitor"], args.get("mode"))
+            monitored_mode(args["monitor"], args.get("mode"))
 
     def after_val(self, run: Run) -> None:
         value = latest(run, self.monitor)
@@ -68,16 +79,18 @@ class EarlyStop(Hook):
             self.judge(run, value)
 
     def after_train_epoch(self, run: Run) -> None:
-        self.judge(run, run.scalar(self.monitor))
+        self.judge(run, logged(run, self.monitor))
 
     def judge(self, run: Run, value: float) -> None:
         """Take in a value, and ask for the stop where it is due."""
-        if why := self.beyond(value) or self.stalled(value):
+        why = self.beyond(value) or self.stalled(value)
+        if why:
             run.stop(f"{self.monitor} {why}")
 
     def beyond(self, value: float) -> str:
         """Return why the run stops at this value, whatever came before it; an empty string if it does not."""
-        good, bad = self.stopping_threshold, self.divergence_threshold
+        good = self.stopping_threshold
+        bad = self.divergence_threshold
         if self.check_finite and not math.isfinite(value):
             return f"is {number(value)}, which is not finite"
         if good is not None and (value - good) * self.sign >= 0:
@@ -88,22 +101,32 @@ class EarlyStop(Hook):
 
     def stalled(self, value: float) -> str:
         """Take in the value of a validation; return why the run stops, if it has waited for a better one too long."""
-        better = math.inf if self.best is None else (value - self.best) * self.sign
+        if self.best is None:
+            better = math.inf
+        else:
+            better = (value - self.best) * self.sign
         if better > self.min_delta and not math.isnan(value):
-            self.best, self.waited = value, 0
+            self.best = value
+            self.waited = 0
             return ""
         self.waited += 1
         if self.waited < self.patience:
             return ""
-        best = "NaN" if self.best is None else number(self.best)
-        unit = "epoch" if self.stage == "train" else "validation"
+        if self.best is None:
+            best = "NaN"
+        else:
+            best = number(self.best)
+        unit = "validation"
+        if self.stage == "train":
+            unit = "epoch"
         return f"has not improved on {best} for {counted(self.waited, unit)}"
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best, self.waited = state["best"], state["waited"]
+        self.best = state["best"]
+        self.waited = state["waited"]
 
 
 def _duration(written: object) -> object:
@@ -182,7 +205,8 @@ class SpikeGuard(Hook):
 
     def before_train(self, run: Run) -> None:
         if getattr(run.task, "steps_itself", False) and len(run.optimizers) > 1:
-            raise UserError(Problem("spike_guard knows one loss, and this task steps several optimizers by theirs"))
+            message = "spike_guard knows one loss, and this task steps several optimizers by theirs"
+            raise UserError(Problem(message))
         if self.rollback and any(map(is_sharded, run.model.parameters())):
             message = "spike_guard cannot roll back a model that is sharded across the ranks"
             raise UserError(Problem(message, hint='leave rollback out, or use distributed.strategy = "ddp"'))
@@ -200,7 +224,10 @@ class SpikeGuard(Hook):
         self.spiked = True
 
     def after_train_iter(self, run: Run) -> None:
-        self.in_a_row = self.in_a_row + 1 if self.spiked else 0
+        if self.spiked:
+            self.in_a_row += 1
+        else:
+            self.in_a_row = 0
         if self.in_a_row == self.patience:
             run.stop(f"the loss has spiked {self.patience} times in a row")
         if self.spiked and self.kept:
@@ -233,7 +260,8 @@ class SpikeGuard(Hook):
         return {"losses": list(self.losses), "in_a_row": self.in_a_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.losses, self.in_a_row = deque(state["losses"], self.window), state["in_a_row"]
+        self.losses = deque(state["losses"], self.window)
+        self.in_a_row = state["in_a_row"]
 
 
 def mask_weights(model: Any) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,30 +16,43 @@ from torch import nn
 from hookflow.errors import Locate, Problem, UserError, Where, by_place, nearest_or_all
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.arguments import OFFERED_TO_DATA, as_annotated, cannot_take, parameters_of
-from hookflow.hooks.builtin.checkpoint import Checkpoint
+from hookflow.hooks.capabilities import ExportedWeights, HookCapabilities
 from hookflow.hooks.checkpoint_files import state_key
-from hookflow.hooks.registry import BUILT_IN, find_hook
+from hookflow.hooks.registry import is_built_in
+from hookflow.hooks.spec import HookSpec, find_specs
 from hookflow.hooks.tensors import give_buffers_own_memory
 from hookflow.pipeline.components import SPLITS
 from hookflow.pipeline.load import Loaded, key_of, share_parameters, trained_by
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.pipeline.use import FOLDER, forget_files
-from hookflow.runner.builder.components import PARALLELIZE, Maker, Parts, find_makers
-from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups, shares, unmatched_units
-from hookflow.runner.data.batches import DataContext
+from hookflow.runner.builder.components import PARALLELIZE, Maker, RunComponents, find_makers
+from hookflow.runner.data.batches import DataContext, is_for_training
+from hookflow.runner.data.lengths import each_source
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
-from hookflow.runner.data.source import as_source, limit
+from hookflow.runner.data.mixed import MixedSource, context_of_set, mix_order
+from hookflow.runner.data.source import Source, as_source, limit
 from hookflow.runner.data.workers import leave_garbage_to_this_process
-from hookflow.runner.dispatch.torch_hooks import wrong_parameters
-from hookflow.runner.distributed.parallel import DDP, OF_DDP, DDPAtStep, Strategy
-from hookflow.runner.distributed.rendezvous import ALONE, Ranks, device_of, ranks_of_data
-from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
-from hookflow.runner.precision import WHOLE, choose_precision
-from hookflow.runner.random_state import RNGStream, derive_seed, seed_everything
+from hookflow.runner.device.precision import PARAM_DTYPES, choose_precision
+from hookflow.runner.device.random_state import RNGStream, derive_seed, seed_everything
+from hookflow.runner.distributed.parallel import OF_DDP, DDPAtStepStrategy, DDPStrategy, ParallelStrategy
+from hookflow.runner.distributed.rendezvous import SINGLE_RANK, RankLayout, device_of, ranks_of_data
+from hookflow.runner.model.selectors import (
+    Picked,
+    param_groups,
+    pick,
+    scale_groups,
+    shares,
+    unmatched_units,
+    wrong_parameters,
+)
+from hookflow.runner.model.task import FunctionTask, steps_itself, wrong_task
 from hookflow.user_code import explained
 from hookflow.writers import Writer, as_writer
 
 Made = TypeVar("Made")
+
+TRAIN_SET = "train."
+"""How the name of one of several training sets begins among the names of the data."""
 
 
 def build(
@@ -48,37 +61,50 @@ def build(
     base: Path,
     say: Callable[..., None],
     splits: Sequence[str] | None = None,
-    ranks: Ranks = ALONE,
+    ranks: RankLayout = SINGLE_RANK,
     *,
     fresh: bool = True,
-) -> Parts:
+) -> RunComponents:
     """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines for people.
 
     `splits` names the data that are needed; left out, those of a training. A model that is not `fresh` gets no initial
     weights. Raises UserError with the place in the pipeline when something cannot be built.
     """
+    unused: set[str] = set()
     if splits is None:
-        splits = SPLITS if loaded.pipeline.run.test else SPLITS[:2]
-    return _Builder(loaded, base.absolute(), say, splits, ranks, fresh).parts(plan)
+        if loaded.pipeline.run.test:
+            splits = SPLITS
+        else:
+            splits = SPLITS[:2]
+        unused = {*loaded.pipeline.val_intervals} - {*loaded.pipeline.validated_sets}
+    return ComponentBuilder(loaded, base.absolute(), say, splits, ranks, fresh, unused).parts(plan)
 
 
 @dataclass
-class _Builder:
+class ComponentBuilder:
+    """Makes the components that a pipeline names, and the objects of the hooks of its plan."""
+
     loaded: Loaded
     base: Path
     say: Callable[..., None]
     splits: Sequence[str]
-    ranks: Ranks
+    ranks: RankLayout
     fresh: bool
+    unused: Collection[str] = ()
+    """Sets of data that are not built: a training that does not validate on them."""
 
     def __post_init__(self) -> None:
-        self.pipeline, self.places = self.loaded.pipeline, self.loaded.places
+        self.pipeline = self.loaded.pipeline
+        self.places = self.loaded.places
         self.weights: dict[str, dict[str, Any]] = {}
+        self.specs: dict[str, HookSpec] = {}
+        """The hooks of the plan."""
 
-    def parts(self, plan: Plan) -> Parts:
+    def parts(self, plan: Plan) -> RunComponents:
         section = self.pipeline.run
         leave_garbage_to_this_process()
         forget_files()
+        self.find_hooks(plan)
         makers = find_makers(self.loaded, self.base, self.splits)
         device = device_of(section.device, self.ranks, self.pipeline.distributed.backend, self.places.of)
         if device.type == "cuda" and device.index is not None:
@@ -86,7 +112,8 @@ class _Builder:
         if section.compile:
             check_compiler(device, self.places.of("run.compile"))
         data_ranks = ranks_of_data(self.pipeline.distributed, self.ranks, self.places.of)
-        rank, world = data_ranks.rank, data_ranks.world
+        rank = data_ranks.rank
+        world = data_ranks.world
         context = DataContext(section.seed, device, section.channels_last, self.say, rank, world)
         loaders = self._loaders(context)
         seed_everything(section.seed)
@@ -110,7 +137,9 @@ class _Builder:
             self._load_weights(name, model)
         groups, picked = self._fitting(network, trains, plan)
         closures = steps_itself(task) or bool(plan.at("optimizer_step_pre"))
-        parts = Parts(
+        optimizers = {name: self._optimizer(makers, name, groups[name], closures) for name in trains}
+        hooks = self.make_hooks(plan)
+        parts = RunComponents(
             section=section,
             ranks=self.ranks,
             data_ranks=data_ranks,
@@ -118,25 +147,22 @@ class _Builder:
             device=device,
             precision=precision,
             models=models,
-            optimizers={name: self._optimizer(makers, name, groups[name], closures) for name in trains},
+            frozen_models=self.pipeline.frozen_models,
+            optimizers=optimizers,
             trains=trains,
             model=network,
             task=task,
-            hooks={hook.name: self._hook(hook, plan) for hook in plan.hooks},
-            writers={
-                name: partial(self._writer, name, makers[f"writers.{name}"])
-                for name in (self.pipeline.writers if self.ranks.first else ())
-            },
+            hooks=hooks,
+            capabilities=self.capabilities_of(hooks),
+            writers=self.writers(makers),
             picked=picked,
             weights=self.weights if plan.at("after_load_checkpoint") else {},
-            val_every={
-                name: section.interval(source.val_every or section.val_every)
-                for name, source in self.pipeline.data.sources(["val"]).items()
-            },
+            val_every=self.pipeline.val_intervals,
             place=self.places.of,
             data=self._data(makers, loaders, context),  # last: it may take long, and all else can be wrong in no time
         )
-        strategy.check_lengths({split: len(source) for split, source in parts.data.items()}, self.places.of)
+        lengths = {split: len(source) for split, source in each_source(parts.data)}
+        strategy.check_lengths(lengths, self.places.of)
         if data_ranks.rank:  # all have built the same; what the training draws differs between shares of a batch
             seed_everything(derive_seed(section.seed, RNGStream.RANK, data_ranks.rank))
         return parts
@@ -147,13 +173,21 @@ class _Builder:
         for split, source in self.pipeline.data.sources().items():
             if source.loader is None:
                 continue
-            section, training, key = source.loader, split == "train", f"data.{split}.loader"
+            section = source.loader
+            training = is_for_training(split)
+            key = f"data.{split}.loader"
             public = self.loaded.public.data.sources()[split].loader or section
             if training and self.pipeline.run.overfit is not None:
                 section = section.model_copy(update={"shuffle": False, "augment": None})
             try:
                 result[split] = loader_parts(
-                    section, key, self.places, self.base, context, public=public, training=training
+                    section,
+                    key,
+                    self.places,
+                    self.base,
+                    self._context_of(split, context),
+                    public=public,
+                    training=training,
                 )
             except UserError as error:
                 problems += error.problems
@@ -163,57 +197,96 @@ class _Builder:
 
     def _data(
         self, makers: Mapping[str, Maker], loaders: Mapping[str, LoaderParts], context: DataContext
-    ) -> dict[str, Any]:
+    ) -> dict[str, Source]:
         provided = context.seed, context.device, self.say, context.rank, context.world, self.base
         offers = dict(zip(OFFERED_TO_DATA, provided, strict=True))
-        result = {}
+        result: dict[str, Source] = {}
+        train_sets: dict[str, Source] = {}
         for split, source in self.pipeline.data.sources().items():
-            if make := makers.get(f"data.{split}"):
+            if split in self.unused:
+                continue
+            make = makers.get(f"data.{split}")
+            if make:
                 takes = _taken(make, offers)
                 made = self._call(make, takes | source.args, f"data.{split}")
-                where, shards_itself = self.places.of(f"data.{split}.use"), {"rank", "world"} <= takes.keys()
-                result[split] = as_source(
+                where = self.places.of(f"data.{split}.use")
+                shards_itself = {"rank", "world"} <= takes.keys()
+                made_source = as_source(
                     made,
                     where,
-                    context,
+                    self._context_of(split, context),
                     loaders.get(split),
                     shards_itself=shards_itself,
-                    evaluates=split != "train",
+                    evaluates=not is_for_training(split),
                 )
+                if split.startswith(TRAIN_SET):
+                    train_sets[split.removeprefix(TRAIN_SET)] = made_source
+                else:
+                    result[split] = made_source
+        if train_sets:
+            result = {"train": self._mixed(train_sets), **result}
         return limit(result, self.pipeline, self.say)
+
+    def _context_of(self, split: str, context: DataContext) -> DataContext:
+        """Return the settings for the data of a split, or of one of several training sets."""
+        if split.startswith(TRAIN_SET):
+            return context_of_set(context, split.removeprefix(TRAIN_SET))
+        return context
+
+    def _mixed(self, sets: Mapping[str, Source]) -> MixedSource:
+        """Return the source of all training sets."""
+        data = self.pipeline.data
+        order = mix_order(data.mix_order or "turns", data.shares, self.pipeline.run.seed)
+        return MixedSource(sets, order, data.mix_epoch or "longest")
 
     def _model(self, makers: Mapping[str, Maker], name: str, device: torch.device) -> nn.Module:
         key = key_of("model", name)
         if key != "model" and hasattr(nn.ModuleDict, name):
             message = f'no model can be called "{name}": PyTorch calls something of its own like that'
             raise UserError(Problem(message, self.places.of(key)))
-        make = partial(self._call, makers[key], self.pipeline.models[name].args, key)
+        section = self.pipeline.models[name]
+        make = partial(self._call, makers[key], section.args, key)
         sharded = self.ranks.world > 1 and self.pipeline.distributed.strategy == "fsdp"
         if sharded and self.ranks.rank:
             from hookflow.runner.distributed.fsdp import without_weights  # which one process does without
 
             make = partial(without_weights, make, self.say)
         made = self._checked(key, make(), nn.Module)
+        if section.frozen:
+            made.requires_grad_(False).eval()
         if self.ranks.world > 1 and self.pipeline.distributed.sync_batch_norm:
             made = with_sync_batch_norm(made, device, self.places.of("distributed.sync_batch_norm"))
-        layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
-        dtype = WHOLE.get(self.pipeline.run.precision)
+        if self.pipeline.run.channels_last:
+            layout = torch.channels_last
+        else:
+            layout = torch.preserve_format
+        dtype = PARAM_DTYPES.get(self.pipeline.run.precision)
         where = None if sharded else device  # which has no room for the whole model
         model: nn.Module = made.to(device=where, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
         give_buffers_own_memory(model)
         return model
 
     def _load_weights(self, name: str, model: nn.Module) -> None:
-        key, weights = key_of("model", name), self.pipeline.models[name].begins_with
-        hooks = self.pipeline.hooks.values()
-        frozen_again = any(hook.use == "checkpoint" and ("frozen", False) in dict(hook.args).items() for hook in hooks)
-        if weights is not None and (self.fresh or frozen_again):  # its checkpoints leave them out
-            from hookflow.runner.checkpoint.initial_weights import load_weights  # which few runs need
+        key = key_of("model", name)
+        section = self.pipeline.models[name]
+        weights = section.begins_with
+        declared = [spec.capabilities for spec in self.specs.values()]
+        saved = [each.saved_checkpoints for each in declared if each.saved_checkpoints is not None]
+        frozen_again = any(each.leaves_frozen_out(section.frozen) for each in saved)  # its checkpoints lack them
+        if weights is not None and (self.fresh or frozen_again):
+            from hookflow.runner.builder.initial_weights import load_weights  # which few runs need
 
             loaded = load_weights(
-                model, weights, self.base, name, lambda at: self.places.of(f"{key}.weights.{at}"), self.say
+                model,
+                weights,
+                self.base,
+                name,
+                lambda at: self.places.of(f"{key}.weights.{at}"),
+                self.say,
+                self.loaded.weights.get(name),
             )
-            self.weights |= {name: loaded} if self.fresh else {}
+            if self.fresh:
+                self.weights |= {name: loaded}
 
     def _fitting(
         self, network: nn.Module, trains: Mapping[str, nn.Module], plan: Plan
@@ -229,36 +302,81 @@ class _Builder:
                 self.pipeline.optimizers[name].groups, model, self._place_in_groups(name), share.get(name)
             )
             problems += wrong
-        picked, wrong = pick(plan, network, partial(self._place_in_hook, "modules"))
-        problems += wrong
-        problems += wrong_parameters(plan, network, partial(self._place_in_hook, "parameters"))
         problems += unmatched_units(self.pipeline.distributed, network, self.places.of)
-        problems += self._wrong_exports(plan)
-        if problems:
-            raise UserError(sorted(problems, key=by_place))
-        return groups, picked
+        return groups, self.pick_modules(network, plan, problems)
+
+    def find_hooks(self, plan: Plan) -> None:
+        """Find the classes and functions of the plan's hooks. Raises UserError for those that are not there."""
+        self.specs = find_specs(self.loaded, [hook.name for hook in plan.hooks], self.base)
+
+    def make_hooks(self, plan: Plan) -> dict[str, Any]:
+        """Return the objects of the plan's hooks, by name."""
+        return {hook.name: self._hook(hook, plan) for hook in plan.hooks}
+
+    def capabilities_of(self, hooks: Mapping[str, Any]) -> dict[str, HookCapabilities]:
+        """Return what each hook declares that it does."""
+        return {name: self.specs[name].capabilities_of(hook) for name, hook in hooks.items()}
+
+    def writers(self, makers: Mapping[str, Maker]) -> dict[str, Callable[[Mapping[str, Any]], Writer]]:
+        """Return the factory of each writer; none on any rank but the first."""
+        if not self.ranks.first:
+            return {}
+        factories: dict[str, Callable[[Mapping[str, Any]], Writer]] = {}
+        for name in self.pipeline.writers:
+            factories[name] = partial(self._writer, name, makers[f"writers.{name}"])
+        return factories
+
+    def pick_modules(self, network: nn.Module, plan: Plan, problems: Sequence[Problem] = ()) -> Picked:
+        """Return the modules at which hooks inside the network fire.
+
+        Raises UserError with the `problems` that are known already, and with all that matches nothing.
+        """
+        picked, wrong = pick(plan, network, partial(self._place_in_hook, "modules"))
+        every = [*problems, *wrong]
+        every += wrong_parameters(plan, network, partial(self._place_in_hook, "parameters"))
+        every += self._wrong_exports(plan)
+        if every:
+            raise UserError(sorted(every, key=by_place))
+        return picked
 
     def _wrong_exports(self, plan: Plan) -> Iterator[Problem]:
         """Yield a problem for each export of weights that no checkpoint has, or of a checkpoint that no hook saves.
 
-        A hook may add weights unnamed, and one that is not built in may save any checkpoint.
+        A hook may add weights unnamed, and one that is not built in may save any checkpoint, unless it declares them.
         """
-        exports = {hook.name: dict(self.pipeline.hooks[hook.name].args) for hook in plan.hooks if hook.use == "export"}
-        if exports and all(hook.use in BUILT_IN for hook in plan.hooks):
-            saving = (dict(self.pipeline.hooks[hook.name].args) for hook in plan.hooks if hook.use == "checkpoint")
-            saved = ["last", *(name for args in saving for name in Checkpoint(**args).best_names())]
-            for name, args in exports.items():
-                if (wanted := args.get("checkpoint", "last")) not in saved:
-                    message = f'hook "{name}" exports a checkpoint "{wanted}", which no hook saves'
-                    place = self.places.of(f"hooks.{name}.args.checkpoint")
-                    yield Problem(message, place, nearest_or_all(wanted, saved))
+        exports: dict[str, ExportedWeights] = {}
+        saved = ["last"]
+        may_save_any = False
+        for name, spec in self.specs.items():
+            if spec.capabilities.exported_weights is not None:
+                exports[name] = spec.capabilities.exported_weights
+            if spec.capabilities.saved_checkpoints is not None:
+                saved += spec.capabilities.saved_checkpoints.names
+            elif not is_built_in(spec.make):
+                may_save_any = True
+        if not may_save_any:
+            yield from self._exports_not_saved(exports, saved)
+        yield from self._exports_without_weights(exports, plan)
+
+    def _exports_not_saved(self, exports: Mapping[str, ExportedWeights], saved: Sequence[str]) -> Iterator[Problem]:
+        """Yield each export, by its hook, of a checkpoint that is not among those that are `saved`."""
+        for name, exported in exports.items():
+            wanted = exported.checkpoint
+            if wanted not in saved:
+                message = f'hook "{name}" exports a checkpoint "{wanted}", which no hook saves'
+                place = self.places.of(f"hooks.{name}.args.checkpoint")
+                yield Problem(message, place, nearest_or_all(wanted, saved))
+
+    def _exports_without_weights(self, exports: Mapping[str, ExportedWeights], plan: Plan) -> Iterator[Problem]:
+        """Yield each export, by its hook, of weights that no model has and no hook adds to a checkpoint."""
         adding = plan.at("before_save_checkpoint")
         named = {slot.removeprefix("checkpoint.") for binding in adding for slot in binding.writes}
         if "checkpoint" in named or any("checkpoint" in binding.takes and not binding.writes for binding in adding):
             return
         there = {state_key("model", name) for name in self.pipeline.models} | named
-        for name, args in exports.items():
-            if (weights := args.get("weights", "model")) not in there:
+        for name, exported in exports.items():
+            weights = exported.weights
+            if weights not in there:
                 message = f'hook "{name}" exports weights, and the checkpoints will have no weights "{weights}"'
                 hint = nearest_or_all(weights, sorted(there))
                 yield Problem(message, self.places.of(f"hooks.{name}.args.weights"), hint)
@@ -268,24 +386,38 @@ class _Builder:
 
         Without an entry it is the place of the hook.
         """
-        hook, place = self.pipeline.hooks[binding.hook], f"hooks.{binding.hook}"
+        hook = self.pipeline.hooks[binding.hook]
+        place = f"hooks.{binding.hook}"
         if not entry:
             return self.places.of(f"{place}.use")
         for k, item in enumerate(hook.points or ()):
-            if not isinstance(item, str) and item.at == binding.point and (stated := getattr(item, key)):
+            if isinstance(item, str) or item.at != binding.point:
+                continue
+            stated = getattr(item, key)
+            if stated:
                 return self.places.of(f"{place}.points.{k}.{key}.{stated.index(entry)}")
         stated = getattr(hook, key)
-        return self.places.of(f"{place}.{key}.{stated.index(entry)}" if stated else f"{place}.use")
+        if stated:
+            return self.places.of(f"{place}.{key}.{stated.index(entry)}")
+        return self.places.of(f"{place}.use")
 
     def _task(self, make: Maker) -> Any:
         """Return the task: what a class makes; a plain function is the step itself."""
         args = self.pipeline.task.args
-        task = self._call(make, args, "task") if isinstance(make, type) else FunctionTask(partial(make, **args))
+        if isinstance(make, type):
+            task = self._call(make, args, "task")
+        else:
+            task = FunctionTask(partial(make, **args))
         data = self.pipeline.data
         if steps_itself(task) and self.pipeline.run.accumulate > 1:
             message = "run.accumulate says when the optimizers step, and this task steps them itself"
             raise UserError(Problem(message, self.places.of("run.accumulate")))
-        if fault := wrong_task(task, data.val is not None or data.test is not None):
+        if data.mix_order == "together":
+            sets = []
+        else:
+            sets = [*data.train_sets]
+        fault = wrong_task(task, bool(self.pipeline.validated_sets) or data.test is not None, sets)
+        if fault:
             raise UserError(Problem(fault[0], self.places.of("task.use"), fault[1]))
         return task
 
@@ -306,7 +438,7 @@ class _Builder:
             message = (
                 f"the step of {type(optimizer).__name__} needs a closure, and the task does not take the step itself"
             )
-            hint = 'docs/tasks.md, "An optimizer with a closure", has such a task'
+            hint = "docs/how-to/recipes/lbfgs.md has such a task"
             raise UserError(Problem(message, self.places.of(f"{key}.use"), hint))
         scale_groups(optimizer, self.pipeline.optimizers[name].groups, self._place_in_groups(name))
         return optimizer
@@ -316,15 +448,17 @@ class _Builder:
 
     def _hook(self, planned: PlannedHook, plan: Plan) -> Any:
         """Make a hook's object; a plain function is called itself, with its args bound."""
-        result = find_hook(planned.use, self.base, self.places.of(f"hooks.{planned.name}.use"))
-        args = self.pipeline.hooks[planned.name].args  # the plan shows what the environment gives as it was written
+        result = self.specs[planned.name].make
+        args = self.specs[planned.name].args
         if not isinstance(result, type):
             points = {binding.point for binding in plan.bindings if binding.hook == planned.name}
             offered = {name for point in points for name in plan.points[point].offers}
             if not args:
                 return result
             provided = as_annotated(result, args, offered)
-            return partial(result, **provided) if isinstance(provided, Mapping) else partial(result, *provided)
+            if isinstance(provided, Mapping):
+                return partial(result, **provided)
+            return partial(result, *provided)
         before = FOLDER.set(self.base)
         try:
             hook = self._call(result, as_annotated(result, args), f"hooks.{planned.name}")
@@ -339,7 +473,8 @@ class _Builder:
         return hook
 
     def _writer(self, name: str, make: Maker, offers: Mapping[str, Any]) -> Writer:
-        key, args = f"writers.{name}", self.pipeline.writers[name].args
+        key = f"writers.{name}"
+        args = self.pipeline.writers[name].args
         provided = as_annotated(make, args)
         assert isinstance(provided, Mapping)
         made = self._call(make, {**_taken(make, offers), **provided}, key)
@@ -351,7 +486,9 @@ class _Builder:
     def _call(self, make: Maker, args: Mapping[str, Any] | Sequence[Any], key: str) -> Any:
         """Call `make`; a value that it refuses is the user's mistake, with its place in the pipeline."""
         try:
-            return make(**args) if isinstance(args, Mapping) else make(*args)
+            if isinstance(args, Mapping):
+                return make(**args)
+            return make(*args)
         except (ValueError, TypeError) as error:
             hint = "\n    ".join(explained(error)[1:])
             raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.args"), hint)) from error
@@ -374,34 +511,35 @@ def with_sync_batch_norm(model: nn.Module, device: torch.device, where: Where) -
 
 def choose_strategy(
     section: DistributedSection,
-    ranks: Ranks,
+    ranks: RankLayout,
     precision: str,
     place: Locate,
     say: Callable[..., None],
     parallelize: Maker | None = None,
     *,
     own_steps: bool,
-) -> Strategy:
+) -> ParallelStrategy:
     """Return the strategy of these ranks, by which `parallelize` may split layers of the model.
 
     `own_steps` says that the task steps its optimizers itself. Raises UserError when that excludes what the section
     asks for.
     """
     if ranks.world == 1:
-        return Strategy()
+        return ParallelStrategy()
     if own_steps:
         if section.strategy == "fsdp":
             message = "FSDP cannot train with a task that steps its optimizers itself"
             raise UserError(Problem(message, place("distributed.strategy"), 'strategy = "ddp" can'))
-        if key := next((key for key in OF_DDP if getattr(section, key)), ""):
+        key = next((key for key in OF_DDP if getattr(section, key)), "")
+        if key:
             message = f"{key} has no effect with a task that steps its optimizers itself"
             raise UserError(Problem(message, place(f"distributed.{key}"), "leave it out"))
-        return DDPAtStep()
+        return DDPAtStepStrategy()
     if section.strategy == "fsdp":
-        from hookflow.runner.distributed.fsdp import FSDP  # which one process does without
+        from hookflow.runner.distributed.fsdp import FSDPStrategy  # which one process does without
 
-        return FSDP(section, precision, say, parallelize)
-    return DDP(section)
+        return FSDPStrategy(section, precision, say, parallelize)
+    return DDPStrategy(section)
 
 
 COMPILERS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}

@@ -9,19 +9,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookflow.errors import UserError, Where, by_place
+from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.events.records import Layer
 from hookflow.hooks.arguments import wrong_component
+from hookflow.hooks.capabilities import HookCapabilities, SavedCheckpoints
 from hookflow.hooks.tensors import matching, named_parameters
+from hookflow.pipeline.attached import no_loop
 from hookflow.pipeline.load import Loaded, components, wrong_parts
 from hookflow.pipeline.registry import missing_extra, registry_of
 from hookflow.pipeline.schema import RunSection
 from hookflow.pipeline.use import refer
 from hookflow.pipeline.values import Interval
-from hookflow.runner.builder.selectors import Picked
-from hookflow.runner.data.source import Limited
-from hookflow.runner.distributed.parallel import Strategy
-from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.data.source import LimitedSource
+from hookflow.runner.distributed.parallel import ParallelStrategy
+from hookflow.runner.distributed.rendezvous import RankLayout
+from hookflow.runner.model.selectors import Picked
 from hookflow.writers import Writer
 
 Maker = Callable[..., Any]
@@ -35,20 +37,20 @@ def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, 
 
     Raises UserError with all unknown names and wrong arguments, of all sections.
     """
+    if loaded.is_attached:
+        raise UserError(no_loop(loaded.places.of("run")))
     public = components(loaded.public, splits)
     makers: dict[str, Maker] = {}
     problems = list(wrong_parts(loaded))
     for key, part in components(loaded.pipeline, splits).items():
         try:
-            registry, where = registry_of(key), loaded.places.of(f"{key}.use")
-            if missing := missing_extra(registry, part.use, where):
-                raise UserError(missing)
-            makers[key] = (registry.find if registry else refer)(part.use, base, where)
+            makers[key] = _find_maker(loaded, key, part.use, base)
         except UserError as error:
             problems += error.problems
         else:
             problems += wrong_component(makers[key], part, public[key], key, loaded.places.of)
-    if plan := loaded.pipeline.distributed.parallelize:
+    plan = loaded.pipeline.distributed.parallelize
+    if plan:
         try:
             makers[PARALLELIZE] = refer(plan, base, loaded.places.of(PARALLELIZE))
         except UserError as error:
@@ -58,15 +60,47 @@ def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, 
     return makers
 
 
+def _find_maker(loaded: Loaded, key: str, use: str, base: Path) -> Maker:
+    """Return what `use` names in the section of a key. Raises UserError when there is no such thing."""
+    registry = registry_of(key)
+    where = loaded.places.of(f"{key}.use")
+    missing = missing_extra(registry, use, where)
+    if missing:
+        raise UserError(missing)
+    if registry:
+        find: Callable[..., Maker] = registry.find
+    else:
+        find = refer
+    return find(use, base, where)
+
+
+def find_writers(loaded: Loaded, base: Path) -> dict[str, Maker]:
+    """Return what makes each writer of a pipeline of hooks alone, by its key. Raises UserError as `find_makers`."""
+    places = loaded.places
+    makers: dict[str, Maker] = {}
+    problems: list[Problem] = []
+    for name, part in loaded.pipeline.writers.items():
+        key = f"writers.{name}"
+        try:
+            makers[key] = _find_maker(loaded, key, part.use, base)
+        except UserError as error:
+            problems += error.problems
+        else:
+            problems += wrong_component(makers[key], part, loaded.public.writers[name], key, places.of)
+    if problems:
+        raise UserError(sorted(problems, key=by_place))
+    return makers
+
+
 @dataclass(frozen=True)
-class Parts:
+class RunComponents:
     """Everything that a runner is given."""
 
     section: RunSection
-    ranks: Ranks
-    data_ranks: Ranks
+    ranks: RankLayout
+    data_ranks: RankLayout
     """This process among those that share a batch: all of them, unless several compute a share together."""
-    strategy: Strategy
+    strategy: ParallelStrategy
     device: torch.device
     precision: str
     models: Mapping[str, nn.Module]
@@ -78,6 +112,8 @@ class Parts:
     task: Any
     data: Mapping[str, Any]
     hooks: Mapping[str, Any]
+    capabilities: Mapping[str, HookCapabilities]
+    """What each hook declares that it does."""
     writers: Mapping[str, Callable[[Mapping[str, Any]], Writer]]
     """The factory of each writer, called with the offered values; none on any rank but the first."""
     picked: Picked
@@ -88,6 +124,15 @@ class Parts:
     """How often to validate on each set of validation data, by its name in `data`."""
     place: Callable[[str], Where]
     """The file and line of a key of the pipeline."""
+    frozen_models: Sequence[str] = ()
+    """The names of the models that the pipeline declares frozen."""
+    is_attached: bool = False
+    """Whether the loop is the user's own: model, optimizers and data are objects of its program."""
+
+    @property
+    def saved_checkpoints(self) -> list[SavedCheckpoints]:
+        """The checkpoints that hooks save, of each hook that saves any."""
+        return [each.saved_checkpoints for each in self.capabilities.values() if each.saved_checkpoints is not None]
 
     @property
     def own_hooks(self) -> dict[str, Any]:
@@ -99,17 +144,38 @@ class Parts:
                 own[name] = hook
         return own
 
+    def frozen_lines(self) -> Iterator[str]:
+        """Yield a line for each model that the pipeline declares frozen."""
+        for name in self.frozen_models:
+            num_weights = sum(parameter.numel() for parameter in self.models[name].parameters())
+            kept = "checkpoints hold them"
+            if self.leaves_frozen_out:
+                kept = "checkpoints leave them out"
+            yield f'model "{name}" is frozen: its {num_weights:,} weights are not trained, it is in eval mode, {kept}'
+
+    @property
+    def leaves_frozen_out(self) -> bool:
+        """Whether checkpoints leave out the parameters of models that the pipeline declares frozen."""
+        is_sharded = self.strategy.host_mesh is not None
+        return not is_sharded and any(each.leaves_frozen_out(declared=True) for each in self.saved_checkpoints)
+
     @property
     def limited(self) -> dict[str, int]:
         """The batches that an epoch of each split would have which is limited."""
-        return {split: data.whole for split, data in self.data.items() if isinstance(data, Limited)}
+        return {split: data.whole for split, data in self.data.items() if isinstance(data, LimitedSource)}
 
     @property
     def effective_batch(self) -> str:
         """The examples of an optimizer step in words; empty for one batch of one process, and where unknown."""
-        info = self.data["train"].info if "train" in self.data else {}
-        accumulate, world = self.section.accumulate, self.data_ranks.world
-        together = f"groups of {self.ranks.world // world} ranks" if world < self.ranks.world else "ranks"
+        if "train" in self.data:
+            info = self.data["train"].info
+        else:
+            info = {}
+        accumulate = self.section.accumulate
+        world = self.data_ranks.world
+        together = "ranks"
+        if world < self.ranks.world:
+            together = f"groups of {self.ranks.world // world} ranks"
         if not info.get("batch_size") or accumulate == world == 1:
             return ""
         step = info["batch_size"] * accumulate
@@ -127,19 +193,23 @@ class Parts:
     @property
     def batches_per_epoch(self) -> int:
         """The batches of an epoch; 0 where the data for training have not been asked for."""
-        return len(self.data["train"]) if "train" in self.data else 0
+        if "train" in self.data:
+            return len(self.data["train"])
+        return 0
 
 
 def layers(model: nn.Module, frozen: Sequence[str] = ()) -> Iterator[Layer]:
     """Yield the layers of a network in its order. Parameters that the globs of `frozen` match do not train."""
-    seen, held = set[nn.Parameter](), {*matching(named_parameters(model), frozen).values()}
+    seen = set[nn.Parameter]()
+    held = {*matching(named_parameters(model), frozen).values()}
     for name, module in model.named_modules():
         own = [parameter for parameter in module.parameters(recurse=False) if parameter not in seen]
         seen.update(own)
         if own:
             shapes = ", ".join("×".join(map(str, parameter.shape)) or "1" for parameter in own)
             trainable = sum(p.numel() for p in own if p.requires_grad and p not in held)
-            count, nbytes = sum(p.numel() for p in own), sum(p.nbytes for p in own)
+            count = sum(p.numel() for p in own)
+            nbytes = sum(p.nbytes for p in own)
             yield {
                 "name": name or "model",
                 "kind": type(module).__name__,

@@ -1,1 +1,1 @@
-"""The state of a run: taken out of it, brought to the disk, checked, and put back to the bit."""
+"""Checkpoints as files: manifest, store, shards, copies, and the rules of a resume."""

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.builtin.checkpoint import Checkpoint, place_of
+from hookflow.hooks.capabilities import SavedCheckpoints
+from hookflow.hooks.copy_place import format_place
 from hookflow.runner.checkpoint.destinations import destination_of
 from hookflow.runner.checkpoint.manifest import read_manifest
 from hookflow.text import unmasked
@@ -22,7 +23,7 @@ PAUSES = (1.0, 5.0, 30.0)
 """Seconds between the tries of a copy; after the last one it is given up. Once the run ends, they are those of all."""
 
 
-class Copies:
+class CheckpointCopies:
     """Copies of a run's checkpoints. A copy that fails is tried again, and a warning in the log names it.
 
     `templates` are places with the names of the checkpoints that go there, and `values` what stands in them. A newer
@@ -32,7 +33,9 @@ class Copies:
     def __init__(
         self, templates: Sequence[tuple[str, Collection[str]]], values: Mapping[str, str], say: Callable[..., None]
     ) -> None:
-        self._templates, self._values, self._say = templates, values, say
+        self._templates = templates
+        self._values = values
+        self._say = say
         self._waiting: dict[str, Path] = {}
         self._changed = threading.Condition()
         self._busy = False
@@ -42,12 +45,13 @@ class Copies:
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def of(cls, hooks: Iterable[Any], run_dir: RunDir, say: Callable[..., None]) -> Copies | None:
+    def of(cls, saved: Iterable[SavedCheckpoints], run_dir: RunDir, say: Callable[..., None]) -> Self | None:
         """Return the copies that the hooks of a run want, None where there are none."""
-        saving = [hook for hook in hooks if isinstance(hook, Checkpoint) and hook.copy_to]
-        templates = [(hook.copy_to or "", {"last", *hook.best_names()}) for hook in saving]
+        templates = [(each.copy_to, {*each.names}) for each in saved if each.copy_to]
         values = {"run": run_dir.path.parent.name, "id": run_dir.id}
-        return cls(templates, values, say) if templates else None
+        if templates:
+            return cls(templates, values, say)
+        return None
 
     def take(self, checkpoints: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
         """Let checkpoints, by their names, be copied; they may be removed once this returns."""
@@ -77,7 +81,7 @@ class Copies:
         """Return where a checkpoint goes by one of its names."""
         metrics = {unmasked(metric): value for metric, value in facts.get("metrics", {}).items()}
         values = {**metrics, **self._values, "name": name, "it": facts["it"], "ep": facts["ep"]}
-        return [place_of(template, values) for template, names in self._templates if name in names]
+        return [format_place(template, values) for template, names in self._templates if name in names]
 
     def _add(self, place: str, path: Path) -> None:
         held = path.with_name(f".{path.name}.copy{next(self._numbers)}.{os.getpid()}")

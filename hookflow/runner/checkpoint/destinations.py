@@ -29,7 +29,7 @@ AT_FDCWD = -100
 """Stands for the working directory in `renameat2`."""
 
 
-class Destination(Protocol):
+class CopyDestination(Protocol):
     """A place that holds the copy of one checkpoint."""
 
     def put(self, folder: Path) -> None:
@@ -40,7 +40,7 @@ class Destination(Protocol):
         """
 
 
-def destination_of(place: str, mark: str) -> Destination:
+def destination_of(place: str, mark: str) -> CopyDestination:
     """Return the destination at a path or a URL. `mark` is part of the names that are used beside it."""
     if "://" in place:
         return RemoteFolder(place, mark)

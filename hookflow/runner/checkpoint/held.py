@@ -21,7 +21,9 @@ def hold_parent(run_dir: RunDir, parent: Parent) -> None:
 def held_parent(run_dir: RunDir, parent: Parent) -> Path:
     """Return the checkpoint that a fork begins with: the one that it holds, or that of its parent."""
     held = run_dir.fork_start / parent.checkpoint
-    return held if held.exists() else Path(parent.path)
+    if held.exists():
+        return held
+    return Path(parent.path)
 
 
 def release_parent(run_dir: RunDir) -> None:

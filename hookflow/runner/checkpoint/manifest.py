@@ -27,10 +27,10 @@ VERSION = 11
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"
 EXCEPTION, NONFINITE, WEIGHTS = "exception-", "nonfinite-", "weights-"
-APART = (EXCEPTION, NONFINITE, WEIGHTS)
+NON_RESUMABLE_PREFIXES = (EXCEPTION, NONFINITE, WEIGHTS)
 """Begin the names of checkpoints that no run resumes from: saved after an error, with weights that are not finite, and
 without the state of the optimizers."""
-_NAME = re.compile(rf"(?:{'|'.join(APART)})?it(\d+)(?:\.(\d+))?")
+_NAME = re.compile(rf"(?:{'|'.join(NON_RESUMABLE_PREFIXES)})?it(\d+)(?:\.(\d+))?")
 SEAL = "sealed"
 """The last key of a manifest: the checksum of its text, where this key itself is `UNSEALED`."""
 UNSEALED = "0" * 64
@@ -66,15 +66,15 @@ class DamagedError(Exception):
 
 
 def directory_name(it: int, prefix: str = "") -> str:
-    """Return the name of a checkpoint's directory by its iteration, with a prefix of `APART` or none."""
+    """Return the name of a checkpoint's directory by its iteration, with one of NON_RESUMABLE_PREFIXES or none."""
     return f"{prefix}it{it:08d}"
 
 
 def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
     """Return the directories of all checkpoints below `folder`, the one that is furthest in the run first.
 
-    They are those that a run can resume from; with a prefix of `APART`, those of that kind. Raises OSError where the
-    folder exists and cannot be read.
+    They are those that a run can resume from; with one of `NON_RESUMABLE_PREFIXES`, those of that kind. Raises OSError
+    where the folder exists and cannot be read.
     """
     try:
         paths = [path for path in folder.iterdir() if path.name.startswith(f"{prefix}it")]
@@ -86,18 +86,20 @@ def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
 
 def list_apart(folder: Path) -> list[Path]:
     """Return the directories of all checkpoints that no run resumes from."""
-    return [path for prefix in APART for path in list_checkpoints(folder, prefix)]
+    return [path for prefix in NON_RESUMABLE_PREFIXES for path in list_checkpoints(folder, prefix)]
 
 
 def list_unfinished(folder: Path) -> list[Path]:
     """Return the directories that are being written or removed, or that a killed process has left so."""
-    return [path for prefix in ("", *APART) for path in folder.glob(f".{prefix}it*")]
+    return [path for prefix in ("", *NON_RESUMABLE_PREFIXES) for path in folder.glob(f".{prefix}it*")]
 
 
 def iteration_of(path: Path) -> int:
     """Return the iteration of a checkpoint, by the name of its directory."""
     match = _NAME.fullmatch(path.name)
-    return int(match[1]) if match else 0
+    if match:
+        return int(match[1])
+    return 0
 
 
 def holds_weights_alone(path: Path) -> bool:
@@ -106,10 +108,17 @@ def holds_weights_alone(path: Path) -> bool:
 
 
 def links(folder: Path) -> dict[str, Path]:
+    """Return the checkpoint that each name refers to.
+
+    A link that is called as a checkpoint is no name: the user has moved that one to another place.
+    """
+    result: dict[str, Path] = {}
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.is_symlink() and not entry.name.startswith(".")]
-        return {name: folder / (folder / name).readlink().name for name in names}
-    return {}
+        for entry in entries:
+            is_name = not entry.name.startswith(".") and not _NAME.fullmatch(entry.name)
+            if is_name and entry.is_symlink():
+                result[entry.name] = folder / Path(entry.path).readlink().name
+    return result
 
 
 def names_by_checkpoint(folder: Path) -> dict[Path, list[str]]:
@@ -143,13 +152,15 @@ def parse_manifest(text: bytes, folder: str) -> dict[str, Any]:
         manifest = valid(_validator(), read_object(text, nan=True))
     except ValueError:
         raise DamagedError(f"{MANIFEST} is no manifest") from None
-    version, author = manifest["version"], manifest["hookflow"]
+    version = manifest["version"]
+    author = manifest["hookflow"]
     if version != VERSION:
         raise DamagedError(f"hookflow {author} saved it in format {version}, this one reads format {VERSION} alone")
     sealed = str(manifest.get(SEAL)).encode()
     if hashlib.sha256(text.replace(sealed, UNSEALED.encode())).hexdigest().encode() != sealed:
         raise DamagedError(f"{MANIFEST} is not what was written")
-    files, names = manifest["files"], manifest.get("names", {})
+    files = manifest["files"]
+    names = manifest.get("names", {})
     whole = TRAINING in files and all(entry.keys() >= File.__annotations__.keys() for entry in files.values())
     placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or folder.startswith((EXCEPTION, NONFINITE)))
     if not whole or not placed or not all(map(_is_plain, (*(files.keys() - {METADATA}), *names, *names.values()))):
@@ -209,6 +220,6 @@ def newest_good(paths: Iterable[Path], check: Callable[[Path], str] = damage) ->
     return None, passed_over
 
 
-def can_go_by(name: str) -> bool:
+def is_valid_alias(name: str) -> bool:
     """Return whether a checkpoint can have a name: a file can, and it is not that of a checkpoint directory."""
     return _is_plain(name) and not _NAME.fullmatch(name)

@@ -1,4 +1,4 @@
-"""The values of a state: walks over nested ones, those that could not be loaded again, and sharded tensors.
+"""The values of a state: nested ones by PyTorch's trees, those that could not be loaded again, and sharded tensors.
 
 Each rank writes its own shards, by torch.distributed.checkpoint, and reads its own. The other files of the checkpoint
 have tensors without contents in place of them, on the meta device.
@@ -19,59 +19,74 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._pytree import tree_flatten_with_path, tree_map
 
 from hookflow.hooks.checkpoint_files import read_shards
-from hookflow.hooks.tensors import is_sharded
+from hookflow.hooks.tensors import is_sharded, place_of
 from hookflow.runner.checkpoint.manifest import File
 
 PLAIN = (type(None), bool, int, float, str, bytes)
 
 
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+CONTAINERS = (dict, OrderedDict, list, tuple)
+"""Types that a state is nested by; anything else is a leaf of it."""
+
+Place = tuple[Any, ...]
+"""Where a leaf of a state is: keys and places in lists, step by step."""
+
+
+def mapped(state: Any, change: Callable[[Any], Any]) -> Any:
     """Return the same dicts, lists and tuples, with `change` of every leaf that is no plain value.
 
-    A `state_dict` carries versions beside its entries; they are copied with it.
+    A `state_dict` carries versions beside its entries, which PyTorch's `tree_map` drops; they are copied with it.
     """
-    if type(value) in PLAIN:  # most leaves of a small state
-        return value
-    if type(value) is dict:
-        return {key: mapped(item, change) for key, item in value.items()}
-    if type(value) is OrderedDict:
+
+    def changed(value: Any) -> Any:
+        if type(value) in PLAIN:
+            return value
+        if type(value) is not OrderedDict:
+            return change(value)
         new = OrderedDict((key, mapped(item, change)) for key, item in value.items())
         vars(new).update(copy.deepcopy(vars(value)))
         return new
-    if type(value) in (list, tuple):
-        return type(value)(mapped(item, change) for item in value)
-    return change(value)
+
+    return tree_map(changed, state, is_leaf=lambda value: type(value) not in (dict, list, tuple))
 
 
 def cloned(value: Any) -> Any:
     """Return a copy of a leaf; that of a tensor is on its device."""
-    return value.detach().clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    return copy.deepcopy(value)
 
 
-def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield every value in a state that is no dict, list or tuple, with its place; dict keys are values, too."""
-    if type(value) in (dict, OrderedDict):
-        for key, item in value.items():
-            yield from leaves(key, (*place, "a key"))
-            yield from leaves(item, (*place, key))
-        if type(value) is OrderedDict:
-            yield from leaves(vars(value), place)  # a module's `state_dict` has its versions there
-    elif type(value) in (list, tuple):
-        for k, item in enumerate(value):
-            yield from leaves(item, (*place, k))
-    else:
-        yield place, value
+def leaves(state: Any) -> Iterator[tuple[Place, Any]]:
+    """Yield every value in a state that is no dict, list or tuple, or is an empty one, each with its place.
+
+    Keys of dicts that are no plain values come, too.
+    """
+    leaves_with_paths, _ = tree_flatten_with_path(
+        state, is_leaf=lambda value: type(value) not in CONTAINERS or not value
+    )
+    for path, leaf in leaves_with_paths:
+        place = place_of(path)
+        for depth, key in enumerate(place):
+            if type(key) not in PLAIN:
+                for inner, part in leaves(key):
+                    yield (*place[:depth], "a key", *inner), part
+        yield place, leaf
 
 
 def unreadable(state: Any) -> str:
     """Return the place and type of the first value that cannot be loaded without running code; "" without one."""
     for place, value in leaves(state):
-        if type(value) not in PLAIN and not _loads(value):
+        if type(value) not in (*PLAIN, *CONTAINERS) and not _loads(value):
+            kind = type(value)
             at = "".join(f"[{key!r}]" for key in place)
-            hint = "; a tensor can be, such as torch.as_tensor(…)" if type(value).__module__ == "numpy" else ""
-            return f"{at} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be loaded again{hint}"
+            text = f"{at} is a {kind.__module__}.{kind.__qualname__}, which cannot be loaded again"
+            if kind.__module__ == "numpy":
+                text += "; a tensor can be, such as torch.as_tensor(…)"
+            return text
     return ""
 
 
@@ -81,7 +96,8 @@ def naming_unreadable(state: Any) -> Iterator[None]:
     try:
         yield
     except (TypeError, AttributeError, PickleError):  # as pickle refuses locks, lambdas and local classes
-        if wrong := unreadable(state):
+        wrong = unreadable(state)
+        if wrong:
             raise TypeError(f"checkpoint{wrong}") from None
         raise
 
@@ -205,5 +221,5 @@ def _zeros(like: torch.Tensor, device: torch.device, mesh: DeviceMesh | None) ->
     return zeros(like.shape, dtype=like.dtype, device_mesh=mesh, placements=placements)
 
 
-def _name(place: tuple[Any, ...]) -> str:
+def _name(place: Place) -> str:
     return ".".join(map(str, place))

@@ -1,4 +1,4 @@
-"""The checkpoint store: a directory for each checkpoint, as docs/checkpoints.md describes it, written atomically.
+"""The checkpoint store: a directory for each checkpoint, written atomically. docs/how-to/checkpoints.md describes it.
 
 A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one is on the disk. Names
 that begin with a dot are not whole; the next process clears them away. Reading never executes code. A checkpoint with
@@ -29,7 +29,7 @@ from hookflow.events.deletion import BACK_LINK, remove_checkpoint
 from hookflow.events.process_life import started_at
 from hookflow.events.rundir import fsync, make_out_dir, short
 from hookflow.hooks.checkpoint_files import METADATA, read_tensors
-from hookflow.runner.checkpoint.copies import Copies
+from hookflow.runner.checkpoint.copies import CheckpointCopies
 from hookflow.runner.checkpoint.manifest import (
     MANIFEST,
     TRAINING,
@@ -49,6 +49,7 @@ from hookflow.runner.checkpoint.manifest import (
     seal,
 )
 from hookflow.runner.checkpoint.shards import (
+    CONTAINERS,
     PLAIN,
     Shards,
     any_sharded,
@@ -65,7 +66,7 @@ NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint that stands: where, and how many bytes."""
 
     path: Path
@@ -80,10 +81,11 @@ class CheckpointStore:
     """The `checkpoints/` directory of a run. `texts` are files that go into every checkpoint, by name."""
 
     def __init__(self, folder: Path, texts: Mapping[str, str] = NOTHING) -> None:
-        self.folder, self._texts = folder, texts
+        self.folder = folder
+        self._texts = texts
         self.weights_alone: frozenset[str] = frozenset()
         """The names of checkpoints that are saved without the state of the optimizers."""
-        self.copies: Copies | None = None
+        self.copies: CheckpointCopies | None = None
         self._latest: Path | None = None
         self._whole: set[Path] = set()
         self._loaded: set[type] = set()
@@ -107,7 +109,8 @@ class CheckpointStore:
             raise UserError(Problem(message, hint="keep out_dir as it was in a run that is resumed"))
         made = [folder for folder in (elsewhere, *elsewhere.parents) if not folder.exists()]
         make_out_dir(elsewhere, 0o700)  # as private as the run directory
-        link, run = elsewhere / BACK_LINK, self.folder.parent.absolute()
+        link = elsewhere / BACK_LINK
+        run = self.folder.parent.absolute()
         if link.is_symlink() and (other := link.readlink()) != run:
             if other.exists() and not other.samefile(run):
                 message = f"{short(elsewhere)} has the checkpoints of {short(other)}, of which this run is a copy"
@@ -142,7 +145,7 @@ class CheckpointStore:
         facts: Mapping[str, Any],
         moved: Mapping[str, int] = NOTHING,
         shards: Shards | None = None,
-    ) -> Saved:
+    ) -> SavedCheckpoint:
         """Write a checkpoint with these `names`; `facts["it"]` names its directory, which the `shards` become part of.
 
         `moved` gives names to existing checkpoints, by their iteration. Entries of `state` called "model…" become files
@@ -154,7 +157,8 @@ class CheckpointStore:
         standing = [*self.all(), *list_checkpoints(self.folder, WEIGHTS)]
         there = {name: path.name for name, path in self.names().items() if path in standing}
         named = there | self._standing(moved) | dict.fromkeys(names, final.name)
-        if alone := self.weights_alone.intersection(names):
+        alone = self.weights_alone.intersection(names)
+        if alone:
             weights = self._free(directory_name(facts["it"], WEIGHTS))
             named |= dict.fromkeys(
                 alone, self._write(weights, without_optimizers(state), {**facts, "names": {}}).path.name
@@ -197,7 +201,7 @@ class CheckpointStore:
 
     def save_apart(
         self, state: Mapping[str, Any], facts: Mapping[str, Any], prefix: str, shards: Shards | None = None
-    ) -> Saved:
+    ) -> SavedCheckpoint:
         """Write a state that no run resumes from, under a name with a prefix; it replaces an older one."""
         older = list_checkpoints(self.folder, prefix)
         saved = self._write(self._free(directory_name(facts["it"], prefix)), state, facts, shards)
@@ -219,8 +223,12 @@ class CheckpointStore:
 
         The tensors of models are on `device`; sharded ones are sharded over the mesh, if any.
         """
-        there, self._read = self._read, {}
-        state = _filled(path, device, mesh, there[path]) if path in there else read(path)
+        there = self._read
+        self._read = {}
+        if path in there:
+            state = _filled(path, device, mesh, there[path])
+        else:
+            state = read(path)
         for key in [key for key in state if key.startswith("model")]:
             state[key] = mapped(state[key], lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf)
         return state
@@ -257,7 +265,7 @@ class CheckpointStore:
     def prune(self, keep: int, trail: int = 0) -> None:
         """Remove all but the latest, the `keep` newest that are whole, those with a name, and a trail of so many bytes.
 
-        The trail is what `thinned` leaves of the others.
+        The trail is what `exponential_retention` leaves of the others.
         """
         every = self.all()
 
@@ -267,7 +275,7 @@ class CheckpointStore:
             return path in self._whole
 
         spared = {self._latest, *islice(filter(is_whole, every), keep), *self.names().values()}
-        spared |= thinned(every, spared, trail) if trail else set()
+        spared |= exponential_retention(every, spared, trail) if trail else set()
         for path in every:
             if path not in spared:
                 remove_checkpoint(path)
@@ -287,17 +295,19 @@ class CheckpointStore:
     def write_shards(self, aside: Path, state: Mapping[str, Any], group: dist.ProcessGroup) -> dict[str, File]:
         """Write the shards of this rank, as all ranks of the group must, and return its files."""
         try:
-            return write_shards(aside, state, group, lambda file: _Digesting(file, self._abandoned))
+            return write_shards(aside, state, group, lambda file: _ChecksumWriter(file, self._abandoned))
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
 
     def _write(
         self, final: Path, state: Mapping[str, Any], facts: Mapping[str, Any], shards: Shards | None = None
-    ) -> Saved:
+    ) -> SavedCheckpoint:
         """Write all files aside, beside the shards, and rename their directory to `final`, which the caller flushes."""
         apart = [key for key in state if key.startswith("model") and not (shards and any_sharded(state[key]))]
-        state = without_contents(dict(state)) if shards else dict(state)
+        state = dict(state)
+        if shards:
+            state = without_contents(state)
         aside, files = shards or (self.folder / f".{final.name}.{os.getpid()}", {})
         self.folder.mkdir(exist_ok=True)
         aside.mkdir(exist_ok=shards is not None)
@@ -321,7 +331,7 @@ class CheckpointStore:
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        return Saved(final, sum(entry["bytes"] for entry in files.values()))
+        return SavedCheckpoint(final, sum(entry["bytes"] for entry in files.values()))
 
     def _check_loads(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Load the written files as a resume does, if the state has types that were not loaded before.
@@ -336,11 +346,11 @@ class CheckpointStore:
                 read_tensors(path, mmap=True)
             except UserError as error:
                 raise TypeError(f"checkpoint cannot be loaded again: {error}") from None
-        self._loaded |= kinds & {*PLAIN, torch.Tensor, torch.nn.Parameter}
+        self._loaded |= kinds & {*PLAIN, *CONTAINERS, torch.Tensor, torch.nn.Parameter}
 
-    def _write_file(self, path: Path, content: Any, opened: ExitStack) -> _Digesting:
+    def _write_file(self, path: Path, content: Any, opened: ExitStack) -> _ChecksumWriter:
         """Write bytes as they are, anything else by `torch.save`; the file is closed with `opened`."""
-        result = _Digesting(opened.enter_context(path.open("wb", buffering=0)), self._abandoned)
+        result = _ChecksumWriter(opened.enter_context(path.open("wb", buffering=0)), self._abandoned)
         opened.enter_context(result)  # once it is closed, the buffer of an abandoned write is dropped
         file = io.BufferedWriter(result, CHUNK)
         if isinstance(content, bytes):
@@ -369,7 +379,7 @@ def without_optimizers(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "gradients": {}, "group": [0, 0]}
 
 
-def thinned(every: Sequence[Path], spared: Collection[Path | None], budget: int) -> set[Path]:
+def exponential_retention(every: Sequence[Path], spared: Collection[Path | None], budget: int) -> set[Path]:
     """Return which checkpoints stay in so many bytes, beside those spared; of `every` the newest is the first.
 
     The next to go is the one that leaves the smallest gap for its age. So gaps grow with the age, in powers of two.
@@ -385,7 +395,10 @@ def thinned(every: Sequence[Path], spared: Collection[Path | None], budget: int)
 
     def gap(path: Path) -> float:
         k = standing.index(path)
-        newer = its[standing[k - 1]] if k else now
+        if k:
+            newer = its[standing[k - 1]]
+        else:
+            newer = now
         older = its[standing[k + 1]] if k + 1 < len(standing) else 0  # a rerun may start at the beginning
         return (newer - older) / max(now - older, 1)
 
@@ -405,7 +418,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _filled(path: Path, device: torch.device, mesh: DeviceMesh | None, state: dict[str, Any]) -> dict[str, Any]:
-    return with_contents(state, path, device, mesh) if (path / METADATA).exists() else state
+    if (path / METADATA).exists():
+        return with_contents(state, path, device, mesh)
+    return state
 
 
 def _verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
@@ -416,7 +431,8 @@ def _verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for k, (name, entry) in enumerate(read_manifest(path)["files"].items()):
         loads = name.endswith(".pt")
-        if wrong := damage_of(path / name, entry, thorough=not loads and k % world == rank):
+        wrong = damage_of(path / name, entry, thorough=not loads and k % world == rank)
+        if wrong:
             raise DamagedError(wrong)
         if loads:
             content = _content(path / name, entry)
@@ -427,7 +443,7 @@ def _verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
 def _content(path: Path, entry: File) -> Any:
     """Return what is in a file of `torch.save`. Raises DamagedError, and UserError as `read_tensors`."""
     try:
-        with io.BufferedReader(digested := _Digested(path)) as file:
+        with io.BufferedReader(digested := _ChecksumReader(path)) as file:
             try:
                 content = read_tensors(path, file=file)
             except Exception:
@@ -440,12 +456,13 @@ def _content(path: Path, entry: File) -> Any:
     return content
 
 
-class _Digested(io.FileIO):
+class _ChecksumReader(io.FileIO):
     """A file that `torch.load` reads, nearly in the order of its bytes: each goes into the checksum as it is read."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._digest, self._end = hashlib.sha256(), 0
+        self._digest = hashlib.sha256()
+        self._end = 0
 
     def readinto(self, buffer: Any) -> int:
         at = self.tell()
@@ -476,12 +493,14 @@ GAP = 1 << 12
 """Bytes between two tensors at most; what is read further on before the rest is the directory at the end."""
 
 
-class _Digesting(io.RawIOBase):
+class _ChecksumWriter(io.RawIOBase):
     """A file that is written from the beginning to the end, with the checksum of its bytes."""
 
     def __init__(self, file: Any, abandoned: threading.Event) -> None:
-        self.file, self._abandoned = file, abandoned
-        self._digest, self._size = hashlib.sha256(), 0
+        self.file = file
+        self._abandoned = abandoned
+        self._digest = hashlib.sha256()
+        self._size = 0
 
     def writable(self) -> bool:
         return True
@@ -505,7 +524,9 @@ def _is_being_written(path: Path) -> bool:
     """Return whether the process lives that writes a checkpoint aside; its pid is the end of the name."""
     pid = path.name.rpartition(".")[2]
     try:
-        began = started_at(int(pid)) if pid != str(os.getpid()) else None
+        began = None
+        if pid != str(os.getpid()):
+            began = started_at(int(pid))
         return began is not None and began <= path.stat().st_mtime  # a younger process has been given the pid again
     except (OSError, ValueError):  # it is gone; it is no pid
         return False

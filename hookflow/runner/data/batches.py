@@ -22,7 +22,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.hooks.arguments import cannot_take
 from hookflow.hooks.tensors import Weight
-from hookflow.runner.cuda import record_stream
+from hookflow.runner.device.cuda import record_stream
 
 Sizes = tuple[Callable[[int], int] | None, Callable[[int], int] | None]
 """From a batch's index in the epoch to its examples, of this rank and of all ranks together; None where unknown."""
@@ -52,7 +52,10 @@ class DataContext:
             return map_parts(batch, self.to_device)
         if batch.device == self.device and not self.channels_last:
             return batch
-        layout = torch.channels_last if self.channels_last and batch.ndim == 4 else torch.preserve_format
+        if self.channels_last and batch.ndim == 4:
+            layout = torch.channels_last
+        else:
+            layout = torch.preserve_format
         return batch.to(self.device, non_blocking=self.device.type == "cuda", memory_format=layout)
 
 
@@ -106,10 +109,12 @@ def own_parts(source: Any) -> list[Any]:
     """Return what of a source the user has made: the source itself, or the parts that its batches come from."""
     if hasattr(source, "own_states"):
         return [*source.own_states.parts.values()]
-    return [] if (type(source).__module__ or "").startswith("hookflow.") else [source]
+    if (type(source).__module__ or "").startswith("hookflow."):
+        return []
+    return [source]
 
 
-class Sized:
+class SizedSource:
     """A source whose `info` says how many batches an epoch has."""
 
     info: DataInfo
@@ -126,7 +131,7 @@ class Sized:
             say(f"{self.info['name']} has {keeps}. Let a sampler draw as many from all", "warn")
 
 
-class OverLoader(Sized):
+class OverLoader(SizedSource):
     """A source out of a `loader` of batches, whose dataset and sampler are its own; None where it has none."""
 
     loader: Any
@@ -163,9 +168,9 @@ class SizeAttribute:
         vars(source)[self._name] = value
 
 
-def size_cannot_be_set(name: str) -> Problem:
+def size_cannot_be_set(name: str, owner: str = "a data source") -> Problem:
     """Return that a hook cannot assign the size of batches, and what it can do."""
-    message = f"{name} of a data source cannot be set: the run has begun with it"
+    message = f"{name} of {owner} cannot be set: the run has begun with it"
     hint = "loader.batch_size in [data.train] sets it; run.replace_batch(batch) gives another batch"
     return Problem(message, hint=hint)
 
@@ -186,14 +191,18 @@ def map_parts(batch: Any, change: Callable[[Any], Any]) -> Any:
         return {key: change(part) for key, part in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*map(change, batch))
-    return type(batch)(map(change, batch)) if isinstance(batch, list | tuple) else batch
+    if isinstance(batch, list | tuple):
+        return type(batch)(map(change, batch))
+    return batch
 
 
 def _parts(batch: Any) -> Iterable[Any]:
     """Return the parts that `map_parts` changes."""
     if isinstance(batch, dict | UserDict):
         return batch.values()
-    return batch if isinstance(batch, list | tuple) else ()
+    if isinstance(batch, list | tuple):
+        return batch
+    return ()
 
 
 def tensors(batch: Any) -> Iterator[Tensor]:
@@ -213,7 +222,17 @@ def fingerprint(batch: Any) -> int | None:
         values = tensor.detach().cpu().contiguous()
         varies |= bool((values != values.flatten()[0]).any())
         result = crc32(values.reshape(-1).view(torch.uint8).numpy().data, result)
-    return result if varies else None
+    if varies:
+        return result
+    return None
+
+
+def set_epoch_of(loader: Any, parts: Iterable[str], epoch: int) -> None:
+    """Call `set_epoch` of these parts of a loader, where it has them and they have it."""
+    for name in parts:
+        set_epoch = getattr(getattr(loader, name, None), "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
 
 
 def call_before_each(batches: Iterator[Any], call: Callable[[], object]) -> Iterator[Any]:
@@ -257,12 +276,18 @@ def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
             yield context.to_device(batch)
             continue
         with torch.cuda.stream(side):
-            moved, copied = context.to_device(batch), side.record_event()
+            moved = context.to_device(batch)
+            copied = side.record_event()
         for tensor in tensors(moved):
             current = torch.cuda.current_stream(tensor.device)
             current.wait_event(copied)  # the CPU does not wait
             record_stream(tensor, current)  # so that its memory is not reused before this stream is done with it
         yield moved  # before the next one is fetched, which may take long
+
+
+def is_for_training(name: str) -> bool:
+    """Say whether a source is trained on: "train", or a set such as "train.photos"."""
+    return name.partition(".")[0] == "train"
 
 
 def split_of(name: str) -> Literal["val", "test"]:
@@ -278,7 +303,9 @@ def sets_of(name: str, data: Iterable[str]) -> tuple[str, ...]:
 def in_set(name: str, metric: str) -> str:
     """Return what a metric of a set is called among those of all sets: "ood/accuracy" of "val.ood"."""
     _, _, own = name.partition(".")
-    return f"{own}/{metric}" if own else metric
+    if own:
+        return f"{own}/{metric}"
+    return metric
 
 
 HINT = (
@@ -354,7 +381,9 @@ class BatchSizes:
     def replaced(self, batch: Any, before: int) -> int:
         """Return the size of a batch that a hook has put in the place of one of `before` examples."""
         size = self._of_batch(batch)
-        return before if size is None else size
+        if size is None:
+            return before
+        return size
 
 
 def size_of(batch: Any) -> int | None:
@@ -373,21 +402,20 @@ def size_of(batch: Any) -> int | None:
         parts = [*batch.values()]
     else:
         return len(batch) if hasattr(batch, "__len__") else None
-    size = dimensions = None
-    could_be_examples = listed  # one tensor each, all alike
+    sizes = set()
+    dimensions = set()
     for part in parts:  # which grows meanwhile by what is in dicts
         if isinstance(part, Tensor):
-            if ndim := part.ndim:
-                first = part.size(0)
-                if size is None:
-                    size, dimensions = first, ndim
-                elif first != size:
-                    return None
-                elif ndim != dimensions:
-                    could_be_examples = False
+            if part.ndim:
+                sizes.add(part.size(0))
+                dimensions.add(part.ndim)
         elif not listed and isinstance(part, Mapping):
             parts += part.values()
-    return None if could_be_examples else size
+    if len(sizes) != 1:
+        return None
+    if listed and len(dimensions) == 1:  # one tensor may be one example, all alike
+        return None
+    return sizes.pop()
 
 
 def _of_batch(split: str, must: str, say: Callable[..., None]) -> Size:
@@ -402,7 +430,9 @@ def _of_batch(split: str, must: str, say: Callable[..., None]) -> Size:
             if must:
                 raise UserError(Problem(f"{unknown}; {must} it must be known", hint=HINT))
             warned = True
-            without = "there is no samples/s" if split == "train" else "each batch counts alike in the means"
+            without = "each batch counts alike in the means"
+            if split == "train":
+                without = "there is no samples/s"
             say(f"{unknown}: {without}; {HINT}", "warn")
         return size
 
@@ -415,13 +445,10 @@ def weight_of_batch(task: Any) -> Callable[[Any], Weight] | None:
     A weight is a number, 0 or more. One that is computed on another device than the CPU stays there as a tensor.
     Raises UserError when the method cannot be called as it will be.
     """
-    method = getattr(task, "batch_weight", None)
-    if not callable(method):
+    method = _checked_method(task, "batch_weight", "batch")
+    if method is None:
         return None
     kind = type(task).__name__
-    if cannot_take(method, None):
-        message = f"{kind}.batch_weight must take the batch, and nothing else: batch_weight(batch)"
-        raise UserError(Problem(message))
 
     def weigh(batch: Any) -> Weight:
         weight = method(batch)
@@ -437,12 +464,51 @@ def weight_of_batch(task: Any) -> Callable[[Any], Weight] | None:
     return weigh
 
 
-def _method(owner: Any, name: str, takes: str) -> Callable[[Any], int] | None:
-    """Return a method as one that returns an int, if there is such a method: a number of that name is none."""
-    method = getattr(owner, name, None)
+def tokens_of_batch(task: Any) -> Callable[[Any], int] | None:
+    """Return what tells the tokens of a batch: the task's `batch_tokens(batch)`; None where the task has none.
+
+    The number is an integer of the host: a tensor of a device would have to be waited for. Raises UserError when the
+    method cannot be called as it will be, and when it returns something else.
+    """
+    method = _checked_method(task, "batch_tokens", "batch")
+    if method is None:
+        return None
+    kind = type(task).__name__
+
+    def count(batch: Any) -> int:
+        tokens = method(batch)
+        if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0:
+            return tokens
+        message = f"{kind}.batch_tokens has returned {tokens!r:.60}"
+        raise UserError(Problem(message, hint="return an integer, as batch.numel() does"))
+
+    return count
+
+
+def _checked_method(owner: Any, name: str, takes: str) -> Callable[[Any], Any] | None:
+    """Return a method of one argument; None where there is none. Raises UserError where it takes something else."""
+    method: Callable[[Any], Any] | None = getattr(owner, name, None)
     if not callable(method):
         return None
     if cannot_take(method, None):
         message = f"{type(owner).__name__}.{name} must take the {takes}, and nothing else: {name}({takes})"
         raise UserError(Problem(message))
-    return lambda provided: as_int(method(provided))
+    return method
+
+
+def _method(owner: Any, name: str, takes: str) -> Callable[[Any], int] | None:
+    """Return a method as one that returns an int, if there is such a method: a number of that name is none."""
+    method = _checked_method(owner, name, takes)
+    if method is None:
+        return None
+    if (type(owner).__module__ or "").startswith("hookflow."):
+        return lambda provided: as_int(method(provided))  # it cannot be replaced
+
+    def size(provided: Any) -> int:
+        """Call the method that the user's object has now: another one may have been assigned, or no method."""
+        current = getattr(owner, name)
+        if not callable(current):
+            raise UserError(size_cannot_be_set(name, type(owner).__name__))
+        return as_int(current(provided))
+
+    return size

@@ -6,7 +6,9 @@ from typing import Any
 
 from hookflow.numbers import counted
 from hookflow.runner.data.batches import split_of
-from hookflow.runner.data.source import Limited
+from hookflow.runner.data.loop_data import LoopData
+from hookflow.runner.data.mixed import MixedSource
+from hookflow.runner.data.source import LimitedSource
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,29 @@ class ChangedLength:
         return f"data.{self.split} had {self.then} when the checkpoint was saved, and has {self.now} now"
 
 
+def is_mixed(source: Any) -> bool:
+    """Say whether a source has the batches of several training sets."""
+    return isinstance(_without_limit(source), MixedSource)
+
+
+def each_source(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the sources by name; in the place of several training sets each of them, as "train.photos"."""
+    for split, source in data.items():
+        whole = _without_limit(source)
+        if isinstance(whole, MixedSource):
+            for name, one_set in whole.sets.items():
+                yield f"{split}.{name}", one_set
+        else:
+            yield split, source
+
+
 def save_lengths(data: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Return the lengths of the training and validation data, as a checkpoint holds them."""
-    return {split: asdict(_length_of(source)) for split, source in data.items() if split_of(split) != "test"}
+    lengths = {}
+    for split, source in each_source(data):
+        if split_of(split) != "test" and not isinstance(source, LoopData):
+            lengths[split] = asdict(_length_of(source))
+    return lengths
 
 
 def changed_lengths(
@@ -47,14 +69,16 @@ def changed_lengths(
     The lengths are those of rank 0. Where each rank has data of its own, the other ranks have nothing to compare, and
     nothing is comparable once the ranks are others.
     """
+    sources = dict(each_source(data))
     for split, fields in saved.items():
-        if split not in data:
+        if split not in sources:
             continue
-        source = data[split]
+        source = sources[split]
         is_shared = world == 1 or getattr(source, "global_batch_size", None) is not None
         if not is_shared and (rank > 0 or world != world_then):
             continue
-        then, now = DataLength(**fields), _length_of(source)
+        then = DataLength(**fields)
+        now = _length_of(source)
         if then.examples and now.examples:
             # whole batches for each rank may leave out some examples, and others with other ranks
             depends_on_ranks = world != world_then and not source.info["batch_size"]
@@ -67,6 +91,11 @@ def changed_lengths(
 
 def _length_of(source: Any) -> DataLength:
     """Return the length of a source, whatever a setting of the run takes of it."""
-    while isinstance(source, Limited):
+    whole = _without_limit(source)
+    return DataLength(whole.info["examples"], len(whole))
+
+
+def _without_limit(source: Any) -> Any:
+    while isinstance(source, LimitedSource):
         source = source._source
-    return DataLength(source.info["examples"], len(source))
+    return source

@@ -11,20 +11,35 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from hookflow.errors import Problem, UserError, first_few
-from hookflow.runner.data.batches import DataContext, OwnStates, SizeAttribute, Sized, map_parts, prefetch, tensors
+from hookflow.runner.data.batches import (
+    DataContext,
+    OwnStates,
+    SizeAttribute,
+    SizedSource,
+    map_parts,
+    prefetch,
+    tensors,
+)
 from hookflow.runner.data.loader_parts import BatchSampler, GivenBatches, LoaderParts
 from hookflow.runner.data.own_generators import warn_of_copies
 from hookflow.runner.data.workers import (
     REMEDIES,
+    PickledWithImports,
     SharedMemoryError,
-    Shipped,
     end_workers,
     is_out_of_shared_memory,
     let_be_killed,
     loader_options,
     no_loader_warnings,
 )
-from hookflow.runner.random_state import ForkedGenerators, RNGStream, batch_seeds, derive_seed, seed_generators, seeded
+from hookflow.runner.device.random_state import (
+    GeneratorFork,
+    RNGStream,
+    batch_seeds,
+    derive_seed,
+    seed_generators,
+    seeded,
+)
 
 Key = tuple[Sequence[int], list[int]]
 """Key of a batch: the seeds of the generators, none where it draws nothing; and the indices of its examples.
@@ -33,24 +48,31 @@ A worker gets it by a queue, where a tensor would open shared memory.
 """
 
 
-class _ByIndex(Sized):
+class _ByIndex(SizedSource):
     """A source out of a map-style dataset, whose `parts` determine the examples of each batch."""
 
     batch_size, global_batch_size = SizeAttribute(), SizeAttribute()
+    can_refetch = True
+    """Whether `epoch` yields the same batches again, from any of them on."""
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
-        self.dataset, self._parts = data, parts
+        self.dataset = data
+        self._parts = parts
         self._sampler = sampler = parts.batches_of(data)
         self.sampler = sampler.drawn.sampler if sampler.drawn else sampler
-        self.batch_size, self.global_batch_size = sampler.batch_size, sampler.global_batch_size
+        self.batch_size = sampler.batch_size
+        self.global_batch_size = sampler.global_batch_size
         if isinstance(sampler, GivenBatches):
             self.global_batch_sizes = sampler.global_batch_sizes
-        samplers = sampler.drawn.samplers if sampler.drawn else {}
+        samplers = {}
+        if sampler.drawn:
+            samplers = sampler.drawn.samplers
         self.own_states = own = OwnStates(dataset=data, collate=parts.collate, augment=parts.augment, **samplers)
         if sampler.drawn:
             sampler.drawn.own_states = own
         if own:  # without one, a source has no state
-            self.state_dict, self.load_state_dict = own.state_dict, own.load_state_dict
+            self.state_dict = own.state_dict
+            self.load_state_dict = own.load_state_dict
 
     def indices(self, epoch: int) -> list[Tensor]:
         """Return the indices in the dataset of the examples of each batch on this rank: int64 (batch,)."""
@@ -75,7 +97,7 @@ class Loader(_ByIndex):
         super().__init__(data, parts)
         self.workers = workers = parts.section.workers
         self._draws = may_draw(data) or parts.collate is not default_collate
-        self._keys = _Keys(self._sampler, parts.context, self._draws)
+        self._keys = _BatchKeys(self._sampler, parts.context, self._draws)
         self._batches: Any = None
         self._fetches = fetches = _FetchBatch(data, parts)
         self.loader: DataLoader[Any] | None = None
@@ -92,14 +114,18 @@ class Loader(_ByIndex):
         if self._sampler.drawn is None:
             self.compare_length(len(self.dataset), "examples", self._parts.context.say)
         self._sampler.begin(epoch, start)
-        self._keys.epoch, self._keys.start = epoch, start
+        self._keys.epoch = epoch
+        self._keys.start = start
         if self.loader is None:
             batches = (self._fetches.here if self._draws else partial(map, self._fetches.__getitem__))(self._keys)
         else:
             with no_loader_warnings():
                 self._batches = iter(self.loader)
             let_be_killed(self._batches)
-            batches = forked(self._batches, len(self._keys)) if self._draws else self._batches
+            if self._draws:
+                batches = forked(self._batches, len(self._keys))
+            else:
+                batches = self._batches
         yield from self._parts.augmented(prefetch(batches, self._parts.context), epoch, start)
 
     def close(self) -> None:
@@ -108,33 +134,37 @@ class Loader(_ByIndex):
             self._batches = self.loader._iterator = None  # its pipes close at once, not at a garbage collection
 
 
-class _Keys:
+class _BatchKeys:
     """The keys of the batches of an epoch from an index on, passed to the fetching processes."""
 
     def __init__(self, sampler: BatchSampler | GivenBatches, context: DataContext, seeded: bool) -> None:
-        self.sampler, self._context, self._seeded = sampler, context, seeded
+        self.sampler = sampler
+        self._context = context
+        self._seeded = seeded
         self.epoch = self.start = 0
 
     def __len__(self) -> int:
         return len(self.sampler) - self.start
 
     def __iter__(self) -> Iterator[Key]:
+        """Yield the keys. The order is drawn with the first one: PyTorch begins a first epoch with workers twice."""
         seeds: Iterator[Sequence[int]] = repeat(())
         if self._seeded:
             seeds = batch_seeds(
                 self._context.seed, RNGStream.EXAMPLES, self.epoch, self._context.rank, start=self.start
             )
         batches = self.sampler.batches(self.epoch, self.start)
-        return zip(seeds, (indices.tolist() for indices in batches), strict=False)
+        for seed, indices in zip(seeds, batches, strict=False):
+            yield seed, indices.tolist()
 
 
-class _FetchBatch(Shipped, Dataset[Any]):
+class _FetchBatch(PickledWithImports, Dataset[Any]):
     """The dataset as torch's DataLoader sees it: an item is a whole batch."""
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
-        self.data, self._collate, self._split = data, parts.collate, parts.split
-        self._used: bool | None = None
-        """Whether a batch that this process has fetched has used Python's generator or NumPy's."""
+        self.data = data
+        self._collate = parts.collate
+        self._split = parts.split
 
     def __getitem__(self, key: Key) -> Any:
         seeds, indices = key
@@ -146,19 +176,11 @@ class _FetchBatch(Shipped, Dataset[Any]):
         return collated(examples_of(self.data, indices), indices, self._collate, self._split)
 
     def here(self, keys: Iterable[Key]) -> Iterator[Any]:
-        """Fetch batches in the process that trains. Its random numbers are the same as if workers fetched them.
-
-        To seed Python's generator and NumPy's takes longer than all else here. They are not seeded after a first batch
-        that uses neither; the batch that uses one nevertheless is fetched again, seeded.
-        """
+        """Fetch batches in the process that trains. Its random numbers are the same as if workers fetched them."""
+        fork = GeneratorFork()
         for seeds, indices in keys:
-            again = True
-            while again:
-                unseeded = self._used is False
-                with ForkedGenerators(seeds, idle=unseeded) as forked:
-                    batch = self._fetch(indices)
-                self._used = forked.used or bool(self._used)
-                again = unseeded and self._used
+            with fork.drawing(seeds):
+                batch = self._fetch(indices)
             yield batch
 
 
@@ -176,11 +198,13 @@ def collated(examples: list[Any], indices: Sequence[int], collate: Callable[[lis
     except Exception as error:
         if is_out_of_shared_memory(error):
             raise SharedMemoryError(f"no room for a batch of [data.{split}]: {error}; {REMEDIES['SIGBUS']}") from error
-        own, kinds = collate is not default_collate, [*map(_shapes, examples)]
+        own = collate is not default_collate
+        kinds = [*map(_shapes, examples)]
         if len({*kinds}) == 1 and not own:
             kinds = [*map(_types, examples)]
         text = f"example {indices[0]} has {kinds[0]}: it makes no batch"
-        if unlike := next((k for k, kind in enumerate(kinds[: len(indices)]) if kind != kinds[0]), 0):
+        unlike = next((k for k, kind in enumerate(kinds[: len(indices)]) if kind != kinds[0]), 0)
+        if unlike:
             other = f"example {indices[unlike]} has {kinds[unlike]}"
             text = f"{other}, and example {indices[0]} {kinds[0]}: they make no batch"
         elif own:
@@ -202,18 +226,23 @@ def _types(example: Any) -> str:
 def examples_of(data: Any, indices: list[int]) -> list[Any]:
     """Return the examples, all at once where the dataset has `__getitems__`."""
     fetch: Callable[[list[int]], list[Any]] | None = getattr(data, "__getitems__", None)
-    return fetch(indices) if fetch else [data[index] for index in indices]
+    if fetch:
+        return fetch(indices)
+    return [data[index] for index in indices]
 
 
 def may_draw(data: Any) -> bool:
     """Say whether a dataset may draw random numbers: PyTorch's own of tensors, and a subset of one, draw none."""
-    return may_draw(data.dataset) if type(data) is Subset else type(data) is not TensorDataset
+    if type(data) is Subset:
+        return may_draw(data.dataset)
+    return type(data) is not TensorDataset
 
 
 def forked(batches: Iterator[Any], count: int) -> Iterator[Any]:
     """Yield so many batches. The training's random numbers are the same whether they are fetched here or by workers."""
+    fork = GeneratorFork()
     for _ in range(count):  # a resume at the end of an epoch does not go beyond it either
-        with ForkedGenerators(idle=True):
+        with fork.drawing():
             batch = next(batches)
         yield batch
 
@@ -227,7 +256,8 @@ class OnDevice(_ByIndex):
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
         super().__init__(data, parts)
-        context, self.loader = parts.context, None
+        context = parts.context
+        self.loader = None
         with seeded(derive_seed(context.seed, RNGStream.EXAMPLES)):
             every = [*range(len(data))]
             full = collated(examples_of(data, every), every, parts.collate, parts.split)
@@ -246,7 +276,9 @@ class OnDevice(_ByIndex):
 
 
 def _rows(batch: Any, rows: Tensor) -> Any:
-    return batch[rows] if isinstance(batch, Tensor) else map_parts(batch, lambda part: _rows(part, rows))
+    if isinstance(batch, Tensor):
+        return batch[rows]
+    return map_parts(batch, lambda part: _rows(part, rows))
 
 
 def _check_rows(batch: Any, examples: int, parts: LoaderParts) -> None:
@@ -255,6 +287,9 @@ def _check_rows(batch: Any, examples: int, parts: LoaderParts) -> None:
         for part in batch.values() if isinstance(batch, dict) else batch:
             _check_rows(part, examples, parts)
     elif not isinstance(batch, Tensor) or batch.ndim == 0 or len(batch) != examples:
-        made = f"a tensor of shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
+        if isinstance(batch, Tensor):
+            made = f"a tensor of shape {tuple(batch.shape)}"
+        else:
+            made = f"a {type(batch).__name__}"
         message = f"on_device needs tensors with a row for each of the {examples} examples, and collate makes {made}"
         raise UserError(Problem(message, parts.place("on_device")))

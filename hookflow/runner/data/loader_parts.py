@@ -18,8 +18,8 @@ from hookflow.hooks.arguments import cannot_take, parameters_of, wrong_arguments
 from hookflow.pipeline.components import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.use import refer
-from hookflow.runner.data.batches import DataContext, OwnStates, size_cannot_be_set
-from hookflow.runner.random_state import RNGStream, batch_seed, derive_seed, seeded
+from hookflow.runner.data.batches import DataContext, OwnStates, is_for_training, size_cannot_be_set
+from hookflow.runner.device.random_state import RNGStream, batch_seed, derive_seed, seeded
 
 CALLED_WITH = {
     "collate": ("a list of examples",),
@@ -50,19 +50,29 @@ class LoaderParts:
     shuffle: bool = False
 
     @property
+    def trains(self) -> bool:
+        """Whether the batches are trained on."""
+        return is_for_training(self.split)
+
+    @property
     def worker_note(self) -> str:
         """The workers, as a note in the description of the data."""
         workers = self.section.workers
-        return f"fetched by {workers} worker{'s' * (workers > 1)}" if workers else ""
+        if workers:
+            return f"fetched by {workers} worker{'s' * (workers > 1)}"
+        return ""
 
     def batches_of(self, data: Any) -> "BatchSampler | GivenBatches":
         """Return which examples of a map-style dataset each batch takes. Raises UserError when that cannot be."""
         context = self.context
 
         drawn = None
-        if make := self.batch_sampler or self.sampler:
-            key = "batch_sampler" if self.batch_sampler else "sampler"
-            drawn = Drawn(make(data), data, context.seed, key, self.place(key))
+        make = self.batch_sampler or self.sampler
+        if make:
+            key = "sampler"
+            if self.batch_sampler:
+                key = "batch_sampler"
+            drawn = DrawnSampler(make(data), data, context.seed, key, self.place(key))
         ranks = {"rank": context.rank, "world": context.world}
         sampler: BatchSampler | GivenBatches
         if drawn and self.batch_sampler:
@@ -80,9 +90,9 @@ class LoaderParts:
 
     def augmented(self, batches: Iterable[Any], epoch: int, start: int) -> Iterable[Any]:
         """Return the batches, the first of them at index `start` of the epoch, changed by `augment` on the device."""
-        return (
-            batches if self.augment is None else (self.augment_batch(b, epoch, k) for k, b in enumerate(batches, start))
-        )
+        if self.augment is None:
+            return batches
+        return (self.augment_batch(b, epoch, k) for k, b in enumerate(batches, start))
 
     def augment_batch(self, batch: Any, epoch: int, index: int) -> Any:
         """Return a batch changed by `augment`, if there is one, with a generator that is seeded for it."""
@@ -131,7 +141,10 @@ def loader_parts(
         problems.append(Problem(message, place("batch_size"), "batch_size counts the examples of all of them together"))
     if problems:
         raise UserError(problems)
-    shuffle = training if section.shuffle is None else section.shuffle
+    if section.shuffle is None:
+        shuffle = training
+    else:
+        shuffle = section.shuffle
     split = key.removeprefix("data.").removesuffix(".loader")
     return LoaderParts(section, context, place, split, shuffle=shuffle, **result)
 
@@ -140,23 +153,35 @@ def _made(
     name: str, part: Component, public: Component, make: Any, place: Callable[[str], Where], seed: int
 ) -> Callable[..., Any]:
     """Return what the loader will call: a function with the file's arguments in it, or an object made with them."""
-    where, called_with = place(f"{name}.use"), CALLED_WITH[name]
+    where = place(f"{name}.use")
+    called_with = CALLED_WITH[name]
     if not callable(make):
         message = f'{name} must be a function or a class, and "{part.use}" is a {type(make).__name__}'
         raise UserError(Problem(message, where))
     is_object = isinstance(make, type) and name not in SAMPLERS
-    takes = [] if is_object else [p.name for p in parameters_of(make) if p.name not in part.args]
+    if is_object:
+        takes = []
+    else:
+        takes = [p.name for p in parameters_of(make) if p.name not in part.args]
     filled = {*takes[: len(called_with)], *({"seed"} if name in SAMPLERS else ())}
 
     def argument(provided: str) -> Where:
         return place(f"{name}.args.{provided}" if provided else name)
 
     wrong = wrong_arguments(make, part.args, name, argument, filled, public=public.args)
-    if problems := list(wrong):
+    problems = list(wrong)
+    if problems:
         raise UserError(problems)
-    offered = {"seed": seed} if name in SAMPLERS and "seed" in takes else {}
-    made: Any = make(**part.args) if is_object else partial(make, **{**offered, **part.args})
-    if why := cannot_take(made, *called_with):
+    if name in SAMPLERS and "seed" in takes:
+        offered = {"seed": seed}
+    else:
+        offered = {}
+    if is_object:
+        made: Any = make(**part.args)
+    else:
+        made = partial(make, **{**offered, **part.args})
+    why = cannot_take(made, *called_with)
+    if why:
         message = f"{name} is called with {' and '.join(called_with)}, and {part.use} cannot be: {why}"
         raise UserError(Problem(message, where))
     return made  # type: ignore[no-any-return]
@@ -174,11 +199,16 @@ class BatchSharding:
     def __init__(self, examples: int, batch_size: int, *, drop_last: bool, rank: int = 0, world: int = 1) -> None:
         if batch_size < world:
             raise ValueError(f"batches of {batch_size} cannot be sharded across {world} ranks")
-        self.examples, self.rank, self.world = examples, rank, world
+        self.examples = examples
+        self.rank = rank
+        self.world = world
         full, rest = divmod(examples, batch_size)
         self._batches = full + (rest >= world and not drop_last)
         self._full = batch_size
-        self._last = batch_size if drop_last else examples - (self._batches - 1) * batch_size
+        if drop_last:
+            self._last = batch_size
+        else:
+            self._last = examples - (self._batches - 1) * batch_size
         self._full_here, self._last_here = (len(range(rank, size, world)) for size in (self._full, self._last))
 
     def __len__(self) -> int:
@@ -192,11 +222,15 @@ class BatchSharding:
 
     def batch_size(self, index: int) -> int:
         """Return how many examples this rank has in the batch at `index`."""
-        return self._full_here if index + 1 < self._batches else self._last_here
+        if index + 1 < self._batches:
+            return self._full_here
+        return self._last_here
 
     def global_batch_size(self, index: int) -> int:
         """Return how many examples all ranks together have in the batch at `index`."""
-        return self._full if index + 1 < self._batches else self._last
+        if index + 1 < self._batches:
+            return self._full
+        return self._last
 
     def shard(self, indices: Tensor, index: int) -> Tensor:
         """Return this rank's part of the batch at `index`: of the `indices` of the epoch, one for each example."""
@@ -224,14 +258,19 @@ class BatchSampler(BatchSharding):
         shuffle: bool,
         seed: int,
         batches: int | None = None,
-        drawn: "Drawn | None" = None,
+        drawn: "DrawnSampler | None" = None,
         **sharding: Any,
     ) -> None:
         """`sharding` is `drop_last`, `rank` and `world`."""
-        self.shuffle, self.seed, self.drawn = shuffle, seed, drawn
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drawn = drawn
         super().__init__(len(drawn.indices(0)) if drawn else examples, batch_size, **sharding)
         self.available = super().__len__()
-        self._taken = self.available if batches is None else batches
+        if batches is None:
+            self._taken = self.available
+        else:
+            self._taken = batches
 
     def __len__(self) -> int:
         return self._taken
@@ -260,7 +299,7 @@ class BatchSampler(BatchSharding):
         return (self.shard(order, index) for index in range(start, len(self)))
 
 
-class Drawn:
+class DrawnSampler:
     """The items that the user's sampler yields in an epoch; it is run through at the start of each one.
 
     The global generators are seeded for the epoch meanwhile, so that its order can be reproduced though the sampler
@@ -269,16 +308,19 @@ class Drawn:
 
     def __init__(self, sampler: Iterable[Any], data: Any, seed: int, key: str, where: Where) -> None:
         self.sampler = sampler
-        self.key, self.where = key, where
+        self.key = key
+        self.where = where
         self._data, self._examples, self._seed = data, len(data), seed
         self.samplers = {key: sampler, "inner": getattr(sampler, "sampler", None)}
-        self.own_states, self.again = OwnStates(), False
+        self.own_states = OwnStates()
+        self.again = False
 
     def epoch(self, epoch: int) -> list[Any]:
         self._examples = len(self._data)  # a hook may have added some
         with self.own_states.drawing(again=self.again):
             for owner in self.samplers.values():
-                if set_epoch := getattr(owner, "set_epoch", None):
+                set_epoch = getattr(owner, "set_epoch", None)
+                if set_epoch:
                     set_epoch(epoch)
             with seeded(derive_seed(self._seed, RNGStream.ORDER, epoch)):
                 return [*self.sampler]
@@ -316,9 +358,11 @@ class GivenBatches:
     gone through before training, if the epochs of the data are `several`.
     """
 
-    def __init__(self, drawn: Drawn, batches: int | None, *, rank: int, world: int, several: bool) -> None:
-        self.rank, self.world = rank, world
-        self.drawn, self._taken = drawn, batches
+    def __init__(self, drawn: DrawnSampler, batches: int | None, *, rank: int, world: int, several: bool) -> None:
+        self.rank = rank
+        self.world = world
+        self.drawn = drawn
+        self._taken = batches
         batches_of_epoch = self._given(0)
         self.available = ceil(len(batches_of_epoch) / world)
         self._cached = 0, self._shared_out(batches_of_epoch, 0)
@@ -327,7 +371,9 @@ class GivenBatches:
             self._shares(1)
 
     def __len__(self) -> int:
-        return self.available if self._taken is None else self._taken
+        if self._taken is None:
+            return self.available
+        return self._taken
 
     def begin(self, epoch: int, start: int) -> None:
         """Take on the sizes of an epoch's batches. A sampler with a state may draw others than before."""
@@ -368,7 +414,8 @@ class GivenBatches:
         return self._cached[1]
 
     def _given(self, epoch: int) -> list[list[int]]:
-        drawn, result = self.drawn, []
+        drawn = self.drawn
+        result = []
         for batch in drawn.epoch(epoch):
             if not isinstance(batch, Iterable) or isinstance(batch, str):
                 message = f"the batch_sampler gave a {type(batch).__name__} where a list of indices is needed"
@@ -379,7 +426,8 @@ class GivenBatches:
         return result
 
     def _shared_out(self, batches: list[list[int]], epoch: int) -> list[Shares]:
-        world, count = self.world, ceil(len(batches) / self.world)
+        world = self.world
+        count = ceil(len(batches) / self.world)
         if count < len(self) <= self.available or (count > len(self) and self._taken is None):
             each = " for each rank" * (world > 1)
             message = f"the batch_sampler gave {self.available} batches{each} in epoch 0, and {count} in epoch {epoch}"
@@ -390,7 +438,9 @@ class GivenBatches:
             sharing = [len(range(number, world, left)) for number in range(left)]
             result[-1] = [last[rank % left][rank // left :: sharing[rank % left]] for rank in range(world)]
             if not all(result[-1]):
-                some = f"the last {left} batches" if left > 1 else "the last batch"
+                some = "the last batch"
+                if left > 1:
+                    some = f"the last {left} batches"
                 message = f"{some} of epoch {epoch} cannot be sharded across {world} ranks: each needs an example"
                 raise UserError(Problem(message, self.drawn.where, f"leave it out: batches = {count - 1}"))
         return result

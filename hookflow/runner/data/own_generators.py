@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hookflow.errors import first_few
-from hookflow.runner.random_state import GENERATORS
+from hookflow.runner.device.random_state import GENERATORS
 
 DEPTH = 4
 """How deep it is looked for generators: a dataset, its transforms, one of them, its generator."""
@@ -105,11 +105,15 @@ def _as_lists(state: Any) -> Any:
     """Return the state of a generator of NumPy with lists in the place of arrays."""
     if isinstance(state, dict):
         return {key: _as_lists(value) for key, value in state.items()}
-    return state.tolist() if isinstance(state, np.ndarray) else state
+    if isinstance(state, np.ndarray):
+        return state.tolist()
+    return state
 
 
 def _as_arrays(state: Any) -> Any:
     """Return the state of a generator of NumPy with arrays in the place of lists."""
     if isinstance(state, dict):
         return {key: _as_arrays(value) for key, value in state.items()}
-    return np.asarray(state, dtype=np.uint64) if isinstance(state, list) else state
+    if isinstance(state, list):
+        return np.asarray(state, dtype=np.uint64)
+    return state

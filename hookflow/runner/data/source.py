@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
 from hookflow.numbers import counted
+from hookflow.pipeline.components import DataSection
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.values import limited_batches
 from hookflow.runner.data.batches import (
@@ -18,19 +19,21 @@ from hookflow.runner.data.batches import (
     OverLoader,
     OwnStates,
     SizeAttribute,
-    Sized,
+    SizedSource,
     Sizes,
     data_info,
     fingerprint,
+    set_epoch_of,
     sets_of,
     split_of,
 )
 from hookflow.runner.data.loader import Loader, OnDevice
 from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.mixed import MixedSource
 from hookflow.runner.data.own_generators import warn_of_copies
 from hookflow.runner.data.stream import Stateful, stream_source
 from hookflow.runner.data.workers import answer_for_unsent_batches
-from hookflow.runner.random_state import random_state, seeded, set_random_state
+from hookflow.runner.device.random_state import random_state, seeded, set_random_state
 
 EXPECTED = (
     "a dataset, with a loader beside use; a torch.utils.data.DataLoader, or another iterable of batches that has a "
@@ -84,9 +87,28 @@ def as_source(
     if loader is not None:
         return _from_dataset(made, where, loader, shards_itself)
     if _has_examples(made):
-        then = "batches = 1000" if isinstance(made, IterableDataset) else "shuffle = true"
+        then = "shuffle = true"
+        if isinstance(made, IterableDataset):
+            then = "batches = 1000"
         hint = f"loader = {{ batch_size = 64, {then} }}"
         raise _not_a_source(made, "which is a dataset: add `loader`", where, hint)
+    _check_batches(made, where)
+    if context.world > 1 and not shards_itself:
+        message = f"this makes a {type(made).__name__}, which is not sharded across {context.world} ranks"
+        hint = "let it take rank and world and give its rank's share, or give a dataset with a loader beside use"
+        raise UserError(Problem(message, where, hint))
+    if hasattr(made, "epoch"):
+        return made  # type: ignore[no-any-return]
+    _check_distributed_sampler(made, where, context, evaluates=evaluates)
+    source = Batches(made, context)
+    if hasattr(made, "state_dict") and hasattr(made, "load_state_dict"):
+        sizes = source.batch_size, source.global_batch_size
+        return Stateful(made, source.info, context, where, sizes, evaluates=evaluates, is_own_share=shards_itself)
+    return source
+
+
+def _check_batches(made: Any, where: Where) -> None:
+    """Raise UserError unless something yields batches, and says how many; a source has its `info`, too."""
     if not hasattr(made, "__len__"):
         raise _not_a_source(made, "which has no length", where)
     if callable(getattr(made, "epoch", None)):
@@ -100,23 +122,12 @@ def as_source(
     except TypeError as error:  # a DataLoader always has __len__, which may raise
         raise _not_a_source(made, f"which has no length: {error}", where) from None
     _check_not_empty(batches, where)
-    if context.world > 1 and not shards_itself:
-        message = f"this makes a {type(made).__name__}, which is not sharded across {context.world} ranks"
-        hint = "let it take rank and world and give its rank's share, or give a dataset with a loader beside use"
-        raise UserError(Problem(message, where, hint))
-    if hasattr(made, "epoch"):
-        return made  # type: ignore[no-any-return]
-    _check_distributed_sampler(made, where, context, evaluates=evaluates)
-    source = Batches(made, context)
-    if hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and hasattr(made, "dataset"):
-        sizes = source.batch_size, source.global_batch_size
-        return Stateful(made, source.info, context, where, sizes, evaluates=evaluates, is_own_share=shards_itself)
-    return source
 
 
 def close(source: Source) -> None:
     """End what a source has started, if it has: it is not asked for batches any more."""
-    if end := getattr(source, "close", None):
+    end = getattr(source, "close", None)
+    if end:
         end()
 
 
@@ -138,7 +149,10 @@ def _from_dataset(made: Any, where: Where, loader: LoaderParts, shards_itself: b
             message = "this dataset takes rank and world, and its loader shards the examples already"
             hint = "let it give all examples on every rank, and not take rank and world"
             raise UserError(Problem(message, where, hint))
-        source = OnDevice(made, loader) if loader.section.on_device else Loader(made, loader)
+        if loader.section.on_device:
+            source = OnDevice(made, loader)
+        else:
+            source = Loader(made, loader)
     elif hasattr(made, "__iter__"):
         source = stream_source(made, loader, shards_itself)
     else:
@@ -206,7 +220,10 @@ class Batches(OverLoader):
         self._said = False
         is_loader = isinstance(batches, DataLoader)
         is_stream = is_loader and isinstance(batches.dataset, IterableDataset)
-        self._streams = batches.num_workers if is_stream and batches.num_workers > 1 else 0
+        if is_stream and batches.num_workers > 1:
+            self._streams = batches.num_workers
+        else:
+            self._streams = 0
         """How many workers go through a stream, each through its share, or through all of it."""
         self._first_batches: set[int] = set()
         self._keeps_workers = is_loader and batches.persistent_workers
@@ -220,15 +237,15 @@ class Batches(OverLoader):
         parts = {name: getattr(batches, name, None) for name in ("sampler", "batch_sampler", "collate_fn", "generator")}
         self.own_states = OwnStates(dataset=data, **parts)
         size = getattr(batches, "batch_size", None) or 0
-        examples = len(data) if data is not batches and hasattr(data, "__len__") else len(batches) * size
+        if data is not batches and hasattr(data, "__len__"):
+            examples = len(data)
+        else:
+            examples = len(batches) * size
         self.info = data_info(data, examples, len(batches), size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         self.compare_length(len(self.loader), "batches", self._context.say)
-        for name in ("sampler", "batch_sampler"):
-            set_epoch = getattr(getattr(self.loader, name, None), "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
+        set_epoch_of(self.loader, ("sampler", "batch_sampler"), epoch)
         answer_for_unsent_batches()  # workers are forked off this process
         given = start
         for batch in self._from(start):
@@ -263,7 +280,8 @@ class Batches(OverLoader):
         """Start persistent workers, and leave the generators and what the user has made as they are."""
         text = f"{self.info['name']}: its persistent workers begin anew, so random numbers that they draw are others"
         self._context.say(text, "warn")
-        now, own = self._random(), self.own_states.state_dict()
+        now = self._random()
+        own = self.own_states.state_dict()
         iter(self.loader)
         self._set_random(now)
         self.own_states.load_state_dict(own)
@@ -290,7 +308,10 @@ class Batches(OverLoader):
         return batches  # type: ignore[no-any-return]
 
     def _random(self) -> dict[str, Any]:
-        own = None if self._generator is None else self._generator.get_state()
+        if self._generator is None:
+            own = None
+        else:
+            own = self._generator.get_state()
         return {"global": random_state(self._context.device), "own": own}
 
     def _set_random(self, state: dict[str, Any]) -> None:
@@ -329,11 +350,14 @@ def _sizes_of(loader: Any, world: int) -> Sizes:
         examples = len(sampler)
     except TypeError:  # nor is there a number of batches, which `as_source` reports
         return None, None
-    size, drop_last = loader.batch_size, loader.drop_last
+    size = loader.batch_size
+    drop_last = loader.drop_last
     full, rest = divmod(examples, size)
 
     def here(index: int) -> int:
-        return size if drop_last or index < full else rest
+        if drop_last or index < full:
+            return size
+        return rest
 
     even = world == 1 or (type(sampler) is DistributedSampler and sampler.num_replicas == world)
     return here, (lambda index: here(index) * world) if even else None
@@ -353,70 +377,99 @@ def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., Non
 
     Each limit is a warning: what is measured on a part of the data is no result.
     """
-    run, result = pipeline.run, dict(data)
+    run = pipeline.run
+    result = dict(data)
     for split, source in data.items():
         name = split_of(split)
-        written, key = getattr(run, f"limit_{name}"), f"run.limit_{name}"
+        written = getattr(run, f"limit_{name}")
+        key = f"run.limit_{name}"
         if written is not None and (batches := limited_batches(written, len(source))) < len(source):
-            result[split] = Limited(source, batches, key)
+            result[split] = LimitedSource(source, batches, key)
             say(f"{key}: {batches} of {len(source)} batches of {called(split)} are used", "warn")
     if run.overfit is not None and "train" in data:
         whole = len(data["train"])
-        result["train"] = same = Repeated(data["train"], min(run.overfit, whole), "run.overfit", run.seed)
+        batches = limited_batches(run.overfit, whole)
+        result["train"] = same = RepeatedSource(data["train"], batches, "run.overfit", run.seed)
         validation = sets_of("val", data)
         result |= dict.fromkeys(validation, same)
         validates = " and validates" * bool(validation)
-        loader = pipeline.data.train.loader
-        made = "as the source gives them"
-        if loader is not None:
-            ordered = loader.sampler or loader.batch_sampler
-            made = f"{'in the order of the sampler' if ordered else 'unshuffled'} and unaugmented"
+        made = _order_when_repeated(pipeline.data)
         say(f"run.overfit: trains{validates} on the same {len(same)} of {whole} batches in each epoch, {made}", "warn")
     return result
 
 
-class Limited(Sized):
+def _order_when_repeated(data: DataSection) -> str:
+    """Return in words how the batches are made that `run.overfit` repeats."""
+    loaders = [source.loader for source in data.sources(["train"]).values()]
+    if None in loaders:
+        return "as the source gives them"
+    is_ordered = any(loader.sampler or loader.batch_sampler for loader in loaders if loader is not None)
+    order = "unshuffled"
+    if is_ordered:
+        order = "in the order of the sampler"
+    return f"{order} and unaugmented"
+
+
+class LimitedSource(SizedSource):
     """The first `batches` batches of each epoch of a source. It has all other abilities of the source.
 
-    An epoch of a stream is a number of batches anyway: limited, it has fewer, and the next epoch continues after them.
+    An attribute that a hook or a task assigns is the source's, too, which may refuse it.
+
+    An epoch of a stream, or of several sets, is a number of batches anyway: limited, it has fewer, and the next epoch
+    continues after them.
     """
+
+    _own = frozenset({"_source", "whole", "info", "_compared"})
+    """The attributes that are not the source's."""
 
     def __init__(self, source: Source, batches: int, key: str) -> None:
         """`key` names the setting that limits the source, e.g. "run.limit_train"."""
         self._source = source
         self.whole = len(source)
         """The batches of an epoch without the limit."""
-        info, note = source.info, f"{key}: {batches} of {self.whole} batches"
+        info = source.info
+        note = f"{key}: {batches} of {self.whole} batches"
         self.info = {
             **info,
             "batches": batches,
             "examples": min(info["examples"], batches * info["batch_size"]) if info["batch_size"] else info["examples"],
             "note": f"{note}; {info['note']}" if info["note"] else note,
         }
-        if isinstance(source, Stateful):
+        if isinstance(source, Stateful | MixedSource):
             source.info = self.info
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._own:
+            super().__setattr__(name, value)
+        else:
+            setattr(self._source, name, value)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         if start < self.info["batches"]:
             yield from islice(self._source.epoch(epoch, start), self.info["batches"] - start)
 
 
-class Repeated(Limited):
+class RepeatedSource(LimitedSource):
     """The first `batches` batches of a source, the same ones in each epoch: fetched once, and kept.
 
-    They are fetched with the global generators seeded, so that a resumed run has the same ones.
+    They are fetched with the global generators seeded, so that a resumed run has the same ones. Nothing that is
+    assigned would change them: that raises UserError.
     """
+
+    _own = LimitedSource._own | {"_batches", "_sizes", "_batch_sets", "batch_set"}
 
     def __init__(self, source: Source, batches: int, key: str, seed: int) -> None:
         super().__init__(source, batches, key)
         self._batches: list[Any] = []
         self._sizes: dict[str, list[int]] = {}
+        self._batch_sets: list[str | None] = []
         with seeded(seed):
             for index, batch in enumerate(super().epoch(0)):
                 self._batches.append(batch)
+                self._batch_sets.append(getattr(source, "batch_set", None))
                 for name in ("batch_size", "global_batch_size"):  # these methods refer to the last batch
                     if callable(size := getattr(source, name, None)):
                         self._sizes.setdefault(name, []).append(size(index))
@@ -430,6 +483,14 @@ class Repeated(Limited):
             return self._sizes[name].__getitem__
         return super().__getattr__(name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self._own:
+            message = f"{name} of the training data cannot be set: run.overfit keeps its batches"
+            raise UserError(Problem(message, hint="leave run.overfit out"))
+        super().__setattr__(name, value)
+
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield copies of the batches from batch `start` on: a task or a hook may change one in place."""
-        yield from map(deepcopy, self._batches[start:])
+        for batch, batch_set in islice(zip(self._batches, self._batch_sets, strict=True), start, None):
+            self.batch_set = batch_set
+            yield deepcopy(batch)

@@ -2,31 +2,41 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch.utils._pytree import tree_flatten
 from torch.utils.data import IterableDataset
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
 from hookflow.numbers import counted
 from hookflow.pipeline.registry import missing_package
-from hookflow.runner.data.batches import DataContext, OverLoader, SizeAttribute, Sizes, data_info, fingerprint
+from hookflow.runner.data.batches import (
+    DataContext,
+    OverLoader,
+    SizeAttribute,
+    Sizes,
+    data_info,
+    fingerprint,
+    set_epoch_of,
+)
 from hookflow.runner.data.loader import collated
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.own_generators import find_generators, load_generators, save_generators
 from hookflow.runner.data.worker_share import WorkerShare, this_worker
 from hookflow.runner.data.workers import (
-    Shipped,
+    PickledWithImports,
     answer_for_unsent_batches,
     end_workers,
     let_be_killed,
     loader_options,
     no_loader_warnings,
 )
-from hookflow.runner.random_state import (
-    ForkedGenerators,
+from hookflow.runner.device.random_state import (
+    GeneratorFork,
     RNGStream,
     generator_states,
     random_state,
@@ -54,7 +64,7 @@ class StreamBatch(NamedTuple):
     """What tells the first batch of a pass from others; None for the later ones."""
 
 
-class SeededIterable(Shipped, IterableDataset[Any]):
+class SeededIterable(PickledWithImports, IterableDataset[Any]):
     """An iterable dataset that gives batches, and seeds the generators for each of them.
 
     The dataset's `__iter__` runs within the first batch, under its seed. A pass gives the same batches after a resume;
@@ -71,16 +81,19 @@ class SeededIterable(Shipped, IterableDataset[Any]):
         self.data = data
         self.seed = context.seed
         self.batch_size = batch_size
-        self.drop_last, self.collate, self.split = parts.section.drop_last, parts.collate, parts.split
+        self.drop_last = parts.section.drop_last
+        self.collate = parts.collate
+        self.split = parts.split
         self.rank, self.world = (0, 1) if shards_itself else (context.rank, context.world)
-        self.reads_ahead = parts.split != "train" and self.world > 1 and not self.drop_last
+        self.reads_ahead = not parts.trains and self.world > 1 and not self.drop_last
         self.seed_suffix = (context.rank,) if shards_itself and context.rank else ()
         self.pass_ = 0
 
     def set_epoch(self, pass_: int) -> None:
         """Set how many times the dataset has been gone through."""
         self.pass_ = pass_
-        if set_epoch := getattr(self.data, "set_epoch", None):
+        set_epoch = getattr(self.data, "set_epoch", None)
+        if set_epoch:
             set_epoch(pass_)
 
     def __iter__(self) -> "SeededIterator":
@@ -117,10 +130,14 @@ class SeededIterator:
     def __next__(self) -> StreamBatch:
         if self._over:
             raise StopIteration
-        of, is_first = self._of, self._batches == 0
+        of = self._of
+        is_first = self._batches == 0
         first = self._drawn + of.rank
         self._seed_for(self._batches)
-        drawn = self._draw_ahead() if of.reads_ahead else self._draw()
+        if of.reads_ahead:
+            drawn = self._draw_ahead()
+        else:
+            drawn = self._draw()
         mine = drawn[of.rank :: of.world]
         if not drawn:
             raise StopIteration
@@ -129,7 +146,9 @@ class SeededIterator:
             indices = range(first, first + len(mine) * of.world, of.world)
             batch = collated(mine, indices, of.collate, of.split)
         assert self._share is not None
-        mark = fingerprint(batch) if is_first else None
+        mark = None
+        if is_first:
+            mark = fingerprint(batch)
         return StreamBatch(batch, len(mine), len(drawn), self._worker, bool(self._share.divides), mark)
 
     def _seed_for(self, batch: int) -> None:
@@ -146,12 +165,15 @@ class SeededIterator:
         if share is None:
             self._generators = save_generators(find_generators(self._of.data))
             share = self._begin()
-        before = generator_states() if not self._batches else None
-        world, wanted = self._of.world, wanted or self._of.batch_size * self._of.world
-        drawn = list(islice(share, wanted - world))
+        before = None
+        if not self._batches:
+            before = generator_states()
+        world = self._of.world
+        wanted = wanted or self._of.batch_size * self._of.world
+        drawn = share.take(wanted - world)
         if len(drawn) == wanted - world:
             self._earlier = deepcopy(self._states()) if self._draws_random else {}
-            drawn += islice(share, world)
+            drawn += share.take(world)
         if before is not None:
             self._draws_random = before != generator_states()
         self._over = len(drawn) < wanted
@@ -173,10 +195,14 @@ class SeededIterator:
         world = self._of.world
         wanted = self._of.batch_size * world
         missing = wanted + world - len(self._ahead)
-        self._ahead += islice(share, missing)
+        self._ahead += share.take(missing)
         self._over = len(self._ahead) < wanted + world
-        count = len(self._ahead) if self._over else wanted
-        drawn, self._ahead = self._ahead[:count], self._ahead[count:]
+        if self._over:
+            count = len(self._ahead)
+        else:
+            count = wanted
+        drawn = self._ahead[:count]
+        self._ahead = self._ahead[count:]
         self._batches += 1
         self._drawn += count
         return drawn
@@ -208,14 +234,15 @@ class SeededIterator:
             if "share" in state:  # else it was saved before the dataset had given an example
                 share.load_state_dict(state["share"])
             if state["early"]:
-                for _ in islice(share, self._of.world):
-                    pass
+                share.take(self._of.world)
         else:
             load_generators(find_generators(self._of.data), state.get("generators", {}))
             for size in chain.from_iterable(repeat(*pair) for pair in state["sizes"]):
                 self._seed_for(self._batches)
                 self._draw(size)
-        self._batches, self._drawn, self._over = state["batches"], state["drawn"], state["over"]
+        self._batches = state["batches"]
+        self._drawn = state["drawn"]
+        self._over = state["over"]
         self._draws_random = state["early"] or not state["batches"]
         self._earlier = {key: deepcopy(state[key]) for key in (*STATES, "share") if key in state}
         self._sizes = [list(pair) for pair in state["sizes"]]
@@ -240,8 +267,17 @@ END = object()
 """Stands for the batch behind the last one of a pass."""
 
 
+SAME_STATE = (
+    "a loader's state_dict() says how many batches it has given, and iterating goes on behind them after "
+    "load_state_dict(), as torchdata's StatefulDataLoader does; without both methods the batches are loaded again"
+)
+
+
 class Stateful(OverLoader):
     """A source out of a loader with `state_dict` and `load_state_dict`, as `StatefulDataLoader` of torchdata is one.
+
+    The protocol: `state_dict` says where the loader is in its pass, and its next iterator goes on there once the state
+    is loaded. Raises UserError where the state is the same after the first two batches of a training.
 
     An epoch is so many batches. The stream goes on from epoch to epoch, and begins anew when it is through; it also
     begins anew for an epoch that does not follow. Then `set_epoch` of the dataset receives the number of its passes.
@@ -263,7 +299,8 @@ class Stateful(OverLoader):
         evaluates: bool = False,
         is_own_share: bool = False,
     ) -> None:
-        self.info, self._where = info, where
+        self.info = info
+        self._where = where
         self.batch_size, self.global_batch_size = sizes
         self.loader = loader
         self._context = context
@@ -275,6 +312,8 @@ class Stateful(OverLoader):
         self._next = [0, 0]
         self._passes = 0
         self._saved: dict[str, Any] | None = None
+        self._first_state: Any = None
+        """The state after the first batch, until it is compared with that after the second."""
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device.
@@ -298,11 +337,26 @@ class Stateful(OverLoader):
         for index in range(start, len(self)):
             batch = self._context.to_device(self._next_batch())
             self._next = [epoch, index + 1] if index + 1 < len(self) else [epoch + 1, 0]
+            if epoch == 0 and index < 2:
+                self._check_state(index)
             yield self._augmented(batch, epoch, index)
+
+    def _check_state(self, index: int) -> None:
+        """Compare the states of the loader after the first two batches. Raises UserError where they are the same."""
+        state = self.loader.state_dict()
+        if index == 0:
+            self._first_state = deepcopy(state)
+            return
+        is_same = self._first_state is not None and _are_equal(self._first_state, state)
+        self._first_state = None
+        if is_same:
+            message = f"the state of {self.info['name']} is the same after two batches"
+            raise UserError(Problem(message, self._where, SAME_STATE))
 
     def _evaluation(self) -> Iterator[Any]:
         """Yield the batches of one pass over the stream, from its beginning."""
-        self._passes, self._saved = 0, None
+        self._passes = 0
+        self._saved = None
         self._stream = self._started()
         given = 0
         while given != self._most_batches:
@@ -350,7 +404,8 @@ class Stateful(OverLoader):
 
     def _resumed(self, saved: dict[str, Any]) -> Iterator[Any]:
         """Return the stream where it was. The states of the training's generators are restored afterwards."""
-        if count := examples_to_reload(saved["loader"]):
+        count = examples_to_reload(saved["loader"])
+        if count:
             text = f"{self.info['name']}: loading {count} examples again to find the place in the stream"
             self._context.say(text, "warn")
         before = random_state(self._context.device)
@@ -364,8 +419,7 @@ class Stateful(OverLoader):
         """Begin a new pass, or go on with one in the state of the loader."""
         answer_for_unsent_batches()  # workers of a loader of the user's are forked off this process
         self._passes += state is None
-        if set_epoch := getattr(self.loader.dataset, "set_epoch", None):
-            set_epoch(self._passes - 1)
+        set_epoch_of(self.loader, ("dataset", "sampler", "batch_sampler"), self._passes - 1)
         if state is not None:
             self.loader.load_state_dict(state)
         with no_loader_warnings():
@@ -377,23 +431,50 @@ class Stateful(OverLoader):
         """Return which batch is next, and what finds it again."""
         if self._stream is None:
             return {"next": list(self._next), "passes": self._passes, "stream": self._saved}
-        own = None if self._generator is None else self._generator.get_state()
+        if self._generator is None:
+            own = None
+        else:
+            own = self._generator.get_state()
         # A copy: the loader goes on changing what it gives out, and a checkpoint may be written beside the training.
         stream = {"loader": deepcopy(self.loader.state_dict()), "generator": own}
         return {"next": list(self._next), "passes": self._passes, "stream": stream}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.close()
-        self._next, self._passes, self._saved = list(state["next"]), state["passes"], state["stream"]
-        self._stream = self.loader._iterator = None
+        self._next = list(state["next"])
+        self._passes = state["passes"]
+        self._saved = state["stream"]
+        self._stream = None
+        self._forget_iterator()
 
     def close(self) -> None:
         if hasattr(self._stream, "_shutdown_workers"):
             end_workers(self._stream, self.info["name"], self._context.say)
-            self._stream = self.loader._iterator = None  # its pipes close at once, not at a garbage collection
+            self._stream = None
+            self._forget_iterator()  # its pipes close at once, not at a garbage collection
+
+    def _forget_iterator(self) -> None:
+        """Let a loader of PyTorch or torchdata forget its iterator, which it would go on with."""
+        if hasattr(self.loader, "_iterator"):
+            self.loader._iterator = None
 
 
-class Stream(Stateful):
+def _are_equal(state: Any, other: Any) -> bool:
+    """Return whether two states of a loader hold the same values."""
+    values, structure = tree_flatten(state)
+    other_values, other_structure = tree_flatten(other)
+    return structure == other_structure and all(map(_is_equal_value, values, other_values))
+
+
+def _is_equal_value(value: Any, other: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(value, other)
+    if isinstance(value, np.ndarray):
+        return np.array_equal(value, other)
+    return bool(value == other)
+
+
+class StreamSource(Stateful):
     """A stateful loader whose dataset counts the examples: nothing else knows how many are in a batch of a stream."""
 
     def __init__(self, data: SeededIterable, info: DataInfo, parts: LoaderParts) -> None:
@@ -403,13 +484,14 @@ class Stream(Stateful):
             info,
             parts.context,
             parts.place("batch_size"),
-            evaluates=parts.split != "train",
+            evaluates=not parts.trains,
             is_own_share=not shared,
         )
         self._most_batches = parts.section.batches
         self._world = data.world
         self._size = self._total = 0
         self._parts = parts
+        self._fork = GeneratorFork()
         self._given = 0
         self._first_batches: dict[int, int] = {}
         """Of the pass, by worker: the fingerprint of its first batch."""
@@ -432,11 +514,12 @@ class Stream(Stateful):
         return super()._started(state)
 
     def _fetch(self) -> Any:
-        with ForkedGenerators(idle=True):
+        with self._fork.drawing():
             fetched = super()._fetch()
         if fetched is END:
             return END
-        self._size, self._total = fetched.size, fetched.total
+        self._size = fetched.size
+        self._total = fetched.total
         self._given += fetched.total
         if fetched.batch is None:
             raise self._too_small_for_the_ranks(fetched)
@@ -447,13 +530,18 @@ class Stream(Stateful):
         return fetched.batch
 
     def _too_small_for_the_ranks(self, fetched: StreamBatch) -> UserError:
-        name, workers = self.info["name"], self._parts.section.workers
-        part = f"the part of worker {fetched.worker} of {name}" if workers > 1 else name
+        name = self.info["name"]
+        workers = self._parts.section.workers
+        if workers > 1:
+            part = f"the part of worker {fetched.worker} of {name}"
+        else:
+            part = name
         message = f"{part} has {counted(fetched.total, 'example')}, and each of the {self._world} ranks needs one"
         return UserError(Problem(message, self._parts.place("workers" if workers > 1 else ""), "use fewer workers"))
 
     def _warn_of_division(self) -> None:
-        name, workers = self.info["name"], self._parts.section.workers
+        name = self.info["name"]
+        workers = self._parts.section.workers
         self._warn_once(
             "division",
             f"{name} does not take the share of its worker: each of the {workers} workers goes through all of it, and "
@@ -480,7 +568,9 @@ class Stream(Stateful):
         """
         if not hasattr(self.dataset, "__len__"):
             return
-        section, promised, given = self._parts.section, len(self.dataset), self._given
+        section = self._parts.section
+        promised = len(self.dataset)
+        given = self._given
         left_out = 1  # a worker's last group of fewer examples
         if section.drop_last:
             left_out = (section.batch_size or 1) // (self._context.world // self._world)
@@ -508,20 +598,22 @@ class Stream(Stateful):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         now = self._parts.section.workers
-        if (then := state.get("workers", now)) != now:
+        then = state.get("workers", now)
+        if then != now:
             message = f"a stream is resumed with the workers of its checkpoint: it had {then}, and now has {now}"
             raise UserError(Problem(message, self._parts.place("workers"), f"set workers = {then}"))
         super().load_state_dict(state)
         self._given = state.get("given", 0)
 
 
-def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
+def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> StreamSource:
     """Return an iterable dataset as a source; where it has workers, by torchdata's loader.
 
     Each rank takes its share of the stream, unless the dataset takes its rank as an argument. Raises UserError when
     torchdata is missing, for a key that a stream cannot have, and when the length of an epoch is unknown.
     """
-    section, world = parts.section, parts.context.world
+    section = parts.section
+    world = parts.context.world
     size = section.batch_size or world  # without one there is a batch_sampler, which is refused
     problems = [
         Problem(f"{key} needs a dataset with __getitem__ and __len__; this one is iterable", parts.place(key))
@@ -537,18 +629,22 @@ def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
         problems.append(Problem(message, parts.place("batch_size"), f"take a multiple of {world}, e.g. {near}"))
     if problems:
         raise UserError(problems)
-    examples = len(data) if hasattr(data, "__len__") else 0
-    share = world if shards_itself else 1
+    examples = 0
+    if hasattr(data, "__len__"):
+        examples = len(data)
+    share = 1
+    if shards_itself:
+        share = world
     length = section.batches or batches_of_pass(
         examples,
         size // share,
         world=world // share,
         workers=section.workers,
         drop_last=section.drop_last,
-        evaluates=parts.split != "train",
+        evaluates=not parts.trains,
     )
     info = data_info(data, examples, length, size, parts.worker_note)
-    return Stream(SeededIterable(data, parts, size // world, shards_itself=shards_itself), info, parts)
+    return StreamSource(SeededIterable(data, parts, size // world, shards_itself=shards_itself), info, parts)
 
 
 def batches_of_pass(
@@ -578,7 +674,9 @@ class _InProcess:
         self._saved: dict[str, Any] | None = None
 
     def __iter__(self) -> SeededIterator:
-        self._pass, saved, self._saved = iter(self.dataset), self._saved, None
+        self._pass = iter(self.dataset)
+        saved = self._saved
+        self._saved = None
         if saved is not None:
             self._pass.load_state_dict(saved)
         return self._pass
@@ -593,7 +691,8 @@ class _InProcess:
 def _loader(data: SeededIterable, parts: LoaderParts) -> Any:
     if not parts.section.workers:
         return _InProcess(data)
-    if missing := missing_package("an iterable dataset with workers", "torchdata", "data", parts.place("workers")):
+    missing = missing_package("an iterable dataset with workers", "torchdata", "data", parts.place("workers"))
+    if missing:
         raise UserError(missing)
     from torchdata.stateful_dataloader import StatefulDataLoader
 

@@ -1,6 +1,7 @@
 """The share of a stream that one worker takes, where the dataset does not take it itself."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -24,7 +25,9 @@ class WatchedWorkerInfo:
         value = getattr(self._info, name)
         if name in WORKER_INFO:
             self.is_read = True
-        return getattr(value, "data", value) if name == "dataset" else value
+        if name == "dataset":
+            return getattr(value, "data", value)
+        return value
 
 
 def watch_worker_info(*, is_read: bool) -> None:
@@ -61,8 +64,19 @@ class WorkerShare:
         self._worker, self._workers = this_worker()
         self.drawn = 0
         """How many examples the dataset has given."""
-        self.divides: bool | None = None if self._workers > 1 else False
+        if self._workers > 1:
+            self.divides: bool | None = None
+        else:
+            self.divides = False
         """Whether the examples are divided here; None before the first one, by which the dataset has asked."""
+
+    def take(self, count: int) -> list[Any]:
+        """Return the next examples: as many, or all that are left."""
+        if self.divides is False:  # at no call for an example
+            examples = list(islice(self._examples, count))
+            self.drawn += len(examples)
+            return examples
+        return list(islice(self, count))
 
     def __iter__(self) -> "WorkerShare":
         return self
@@ -93,4 +107,5 @@ class WorkerShare:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take on that the dataset stands at the place of `state`."""
-        self.drawn, self.divides = state["drawn"], state["divides"]
+        self.drawn = state["drawn"]
+        self.divides = state["divides"]

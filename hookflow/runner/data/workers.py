@@ -87,17 +87,23 @@ def explaining_worker_errors(train: Callable[[], Result]) -> Result:
 def _explained(error: Exception) -> WorkerError | None:
     """Return the error in one line; None where it is not about a worker."""
     text = str(error)
-    if killed := KILLED.search(f"{text}\n{error.__cause__}"):
+    killed = KILLED.search(f"{text}\n{error.__cause__}")
+    if killed:
         return _in_the_place_of(error, _died(*killed.groups()))
-    if left := LEFT.search(f"{text}\n{error.__cause__}"):
+    left = LEFT.search(f"{text}\n{error.__cause__}")
+    if left:
         return _in_the_place_of(error, _left(*left.groups()))
     gone = GONE.match(text)
     if gone or _is_cut_off(error):
-        pids = {int(pid) for pid in gone[1].split(",")} if gone else set[int]()
+        if gone:
+            pids = {int(pid) for pid in gone[1].split(",")}
+        else:
+            pids = set[int]()
         owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
         fetching = next((owner for owner in owners if getattr(owner, "_workers", None)), None)
         return _in_the_place_of(error, _end_of_one(fetching, pids))
-    if caught := CAUGHT.match(text):
+    caught = CAUGHT.match(text)
+    if caught:
         behind = FRAME.split(text.rstrip())[-1].splitlines()[1:]  # the code of the last frame, what it raised, notes
         message = next((line for line in behind if not line.startswith(" ")), behind[-1] if behind else "")
         return _in_the_place_of(error, f"worker {caught[1]}: {message.strip()}", text[caught.end() :].rstrip())
@@ -143,7 +149,9 @@ def _is_cut_off(error: Exception) -> bool:
 
 def _left(pid: object, code: object) -> str:
     text = f"a DataLoader worker (pid {pid}) ended with exit code {code}"
-    return text if int(str(code)) else f"{text}: the dataset, or what it calls, has ended its process"
+    if int(str(code)):
+        return text
+    return f"{text}: the dataset, or what it calls, has ended its process"
 
 
 def _died(pid: object, described: str) -> str:
@@ -151,7 +159,9 @@ def _died(pid: object, described: str) -> str:
     of = next((Signal for Signal in signal.Signals if signal.strsignal(Signal) == described.strip()), None)
     if of is None:
         return f"a DataLoader worker (pid {pid}) died of a signal: {described.strip()}"
-    remedy = f": {REMEDIES[of.name]}" if of.name in REMEDIES else ""
+    remedy = ""
+    if of.name in REMEDIES:
+        remedy = f": {REMEDIES[of.name]}"
     if of == signal.SIGKILL and (limit := processor_limit()):
         remedy += f"; or {limit} is used up"
     return f"a DataLoader worker (pid {pid}) was killed by {of.name} (signal {of.value}){remedy}"
@@ -167,9 +177,10 @@ SHM = Path("/dev/shm")  # noqa: S108
 """Where Linux keeps memory that processes share."""
 
 
-def loader_options(fetches: "Shipped", name: str, parts: LoaderParts) -> dict[str, Any]:
+def loader_options(fetches: "PickledWithImports", name: str, parts: LoaderParts) -> dict[str, Any]:
     """Return the arguments of a DataLoader over a dataset whose items are batches; warn of too many workers."""
-    workers, processors = parts.section.workers, cores()
+    workers = parts.section.workers
+    processors = cores()
     if workers > processors:
         parts.context.say(f"{workers} workers share {processors} processors, and the training needs one too", "warn")
     return {
@@ -178,7 +189,7 @@ def loader_options(fetches: "Shipped", name: str, parts: LoaderParts) -> dict[st
         "num_workers": workers,
         "prefetch_factor": parts.section.prefetch_factor,
         "pin_memory": parts.context.device.type == "cuda",
-        "worker_init_fn": Begin(parts.worker_init_fn),
+        "worker_init_fn": WorkerInit(parts.worker_init_fn),
         "multiprocessing_context": _start_method(fetches, name, parts),
         "generator": torch.Generator(),  # PyTorch draws seeds of workers from it, not from the training's
     }
@@ -206,7 +217,7 @@ def leave_garbage_to_this_process() -> None:
     os.register_at_fork(after_in_child=gc.freeze)
 
 
-def _start_method(fetches: "Shipped", name: str, parts: LoaderParts) -> str | None:
+def _start_method(fetches: "PickledWithImports", name: str, parts: LoaderParts) -> str | None:
     """Return the start method of a loader's workers; None where there are none.
 
     A fork of the training inherits the locks of its threads, and may hang; a fork server has none. In a script that
@@ -219,8 +230,9 @@ def _start_method(fetches: "Shipped", name: str, parts: LoaderParts) -> str | No
     main = getattr(sys.modules["__main__"], "__spec__", None)
     if chosen == "fork" or (chosen is None and (main is None or not main.name.startswith("hookflow."))):
         return "fork"
-    probe = _Probe()
-    if why := probe.unpicklable(fetches) or (chosen != "spawn" and probe.too_many()):
+    probe = _CountingPickler()
+    why = probe.unpicklable(fetches) or (chosen != "spawn" and probe.too_many())
+    if why:
         if chosen:
             message = f'"{chosen}" workers need data that can be pickled, and {name} cannot be: {why}'
             raise UserError(Problem(message, parts.place("multiprocessing_context"), 'choose "fork"'))
@@ -243,7 +255,7 @@ def _start_method(fetches: "Shipped", name: str, parts: LoaderParts) -> str | No
     return chosen or "forkserver"
 
 
-class Shipped:
+class PickledWithImports:
     """Something that a new process can unpickle: it imports the user's files first, whose modules it would not know."""
 
     def __reduce__(self) -> Any:
@@ -256,11 +268,11 @@ def _imported(paths: list[str], cls: type[Any]) -> Any:
     return object.__new__(cls)
 
 
-class _Probe(pickle.Pickler):
+class _CountingPickler(pickle.Pickler):
     """A pickler that writes nowhere, copies neither tensors nor arrays, and counts what workers would need for them."""
 
     def __init__(self) -> None:
-        self._out = _Nowhere()
+        self._out = _ByteCounter()
         self._tensors: list[Tensor] = []
         super().__init__(self._out, pickle.HIGHEST_PROTOCOL, buffer_callback=self._count)
         self.dispatch_table = ForkingPickler(io.BytesIO()).dispatch_table
@@ -271,12 +283,15 @@ class _Probe(pickle.Pickler):
             self.dump(value)
         except Exception as error:
             shared = "through inheritance" in str(error)  # a lock or a queue, which a process may get as it starts
-            return "" if shared else f"{type(error).__name__}: {error}"
+            if shared:
+                return ""
+            return f"{type(error).__name__}: {error}"
         return ""
 
     def too_many(self) -> str:
         """Return why a fork server cannot hand a worker the tensors of what was pickled; empty where it can."""
-        if (count := len(self._tensors)) <= HANDED:
+        count = len(self._tensors)
+        if count <= HANDED:
             return ""
         return f"its {count:,} tensors are more than the {HANDED} that a worker can be handed; stacked, they are few"
 
@@ -286,7 +301,8 @@ class _Probe(pickle.Pickler):
         shared = sum(tensor.nbytes for tensor in unshared)
         if SHM.exists() and shared > (free := shutil.disk_usage(SHM).free):
             return f"its tensors ({size(shared)}) do not fit into {SHM} ({size(free)} free)"
-        copied, free = self._out.bytes * workers, psutil.virtual_memory().available
+        copied = self._out.bytes * workers
+        free = psutil.virtual_memory().available
         if copied > free:
             return f"{workers} copies of it ({size(copied)}) do not fit into memory ({size(free)} free)"
         return ""
@@ -307,7 +323,7 @@ class _Probe(pickle.Pickler):
         self._out.bytes += buffer.raw().nbytes
 
 
-class _Nowhere(io.RawIOBase):
+class _ByteCounter(io.RawIOBase):
     """A file that keeps of what is written how many `bytes` that was."""
 
     bytes = 0
@@ -355,7 +371,10 @@ def _answer_by_an_error(queue: Any, error: Exception, item: Any) -> None:
     if hasattr(data, "initial_state"):  # torchdata's, as a worker begins
         queue.put((index, replace(data, initial_state=_unsent(error, worker, "the state of the dataset"))))
         return
-    batch = data[0] if with_state else data
+    if with_state:
+        batch = data[0]
+    else:
+        batch = data
     answer = _unsent(error, worker, "a batch")
     if isinstance(batch, ExceptionWrapper):
         answer.exc_msg = batch.exc_msg  # the exception cannot be pickled, its traceback can
@@ -371,7 +390,7 @@ def _unsent(error: Exception, worker: int, what: str) -> ExceptionWrapper:
     return ExceptionWrapper((type(unsent), unsent, None), f"in DataLoader worker process {worker}")
 
 
-class Begin(Shipped):
+class WorkerInit(PickledWithImports):
     """Begins a worker, and calls the user's function with its number, if there is one.
 
     A worker ignores Ctrl-C, and a SIGTERM to all processes of a job: the training may want some more batches. It is
@@ -387,7 +406,8 @@ class Begin(Shipped):
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         server: Any = forkserver._forkserver
-        if (pipe := server._forkserver_alive_fd) is not None:
+        pipe = server._forkserver_alive_fd
+        if pipe is not None:
             os.close(pipe)
             server._forkserver_alive_fd = None
         mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
@@ -429,5 +449,6 @@ def end_workers(batches: Any, name: str, say: Callable[..., None]) -> None:
             text = f"worker {number} of {name} (pid {worker.pid}) did not leave within {GRACE:g} s and was killed"
             say(f"{text} (SIGKILL): it hung in the dataset or in collate", "warn")
     for queue in getattr(batches, "_index_queues", ()):
-        if (feeder := getattr(queue, "_thread", None)) is not None:
+        feeder = getattr(queue, "_thread", None)
+        if feeder is not None:
             feeder.join(GRACE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from inspect import signature
 from math import inf
 from operator import itemgetter
@@ -15,9 +15,10 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from hookflow.errors import UserError
 from hookflow.events.now import NOWHERE, Shared
 from hookflow.graph.plan import Binding, OnError, Plan
-from hookflow.runner.logging.timing import Books
+from hookflow.runner.logging.timing import TimingAggregator
 from hookflow.runner.process.state import RunState
 from hookflow.user_code import showable
 
@@ -25,7 +26,7 @@ Call = Callable[[Sequence[Any]], object]
 Due = Callable[[], bool]
 
 
-class Gate:
+class TriggerBase:
     """A trigger: called to learn whether its binding fires, and not before `next` iterations are done.
 
     This base class fires each time, unless its binding is switched off.
@@ -42,7 +43,7 @@ class Gate:
 
 
 @dataclass(slots=True, eq=False)
-class Firing:
+class HookCall:
     """A binding, the `method` of its hook, and `call`, which takes everything that the point offers.
 
     `due` says whether it fires; None if it always does. Generated code calls `gate` instead. Over ranks `announce` is
@@ -53,7 +54,7 @@ class Firing:
     method: Callable[..., object]
     call: Call
     due: Due | None = None
-    gate: Gate | None = None
+    gate: TriggerBase | None = None
     announce: Callable[[], None] | None = None
     _disabled: bool = False
 
@@ -80,28 +81,74 @@ class Firing:
         """Ask once an iteration whether it is due: its decision holds for all modules of the binding."""
         if self.due is None:
             return
-        due, asked_at, answer = self.due, -1, False
+        due = self.due
+        asked_at = -1
+        answer = False
 
         def due_in_iteration() -> bool:
             nonlocal asked_at, answer
             if asked_at != state.iter:
-                asked_at, answer = state.iter, due()
+                asked_at = state.iter
+                answer = due()
             return answer
 
         self.due = due_in_iteration
 
 
-class Watched:
+class WatchedMethod:
     """A method to call at every visit: it calls `watch`, and then `method` if that is due, with the same arguments."""
 
-    def __init__(self, watch: Callable[..., object], method: Callable[..., object], gate: Gate | None) -> None:
+    def __init__(self, watch: Callable[..., object], method: Callable[..., object], gate: TriggerBase | None) -> None:
         update_wrapper(self, method)  # for its signature
-        self.watch, self.method, self.gate = watch, method, gate
+        self.watch = watch
+        self.method = method
+        self.gate = gate
 
     def __call__(self, *offered: Any, **named: Any) -> None:
         self.watch(*offered, **named)
         if self.gate is None or self.gate():
             self.method(*offered, **named)
+
+
+def call_with_retries(
+    call: Callable[[], object], retries: int, binding: Binding, report: Callable[[Exception, str], object]
+) -> object:
+    """Call a firing, and again, so many times, while it raises; then its exception propagates.
+
+    A mistake of the user's (UserError) propagates at once: no second call would mend it. `report` is called before each
+    retry, with the exception and a line that says so; what it raises propagates, too.
+    """
+    for retry in range(1, retries + 1):
+        try:
+            return call()
+        except UserError:
+            raise
+        except Exception as error:
+            text, *_ = f"{type(error).__name__}: {error}".splitlines()
+            raised = f'the hook "{binding.hook}" raised at {binding.point}'
+            report(error, f"{raised} and is called again ({retry} of {retries}): {text}")
+    return call()
+
+
+class RetriedMethod:
+    """A method that is called again, so many times, while it raises: see `call_with_retries`."""
+
+    def __init__(
+        self,
+        binding: Binding,
+        method: Callable[..., object],
+        retries: int,
+        report: Callable[[Exception, str], object],
+    ) -> None:
+        update_wrapper(self, method)  # for its signature
+        self.binding = binding
+        self.method = method
+        self.retries = retries
+        self.report = report
+
+    def __call__(self, *offered: Any, **named: Any) -> object:
+        call = partial(self.method, *offered, **named)
+        return call_with_retries(call, self.retries, self.binding, self.report)
 
 
 def by_position(method: Callable[..., object], takes: tuple[str, ...]) -> bool:
@@ -131,7 +178,7 @@ def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[s
     return lambda offered: method(*pick(offered))
 
 
-class Off(NamedTuple):
+class DisabledReason(NamedTuple):
     """Why a hook is switched off, and the points at which it fires nevertheless."""
 
     why: str
@@ -145,7 +192,7 @@ The last one is the iteration of its firing, where that is not the one under way
 """
 
 
-class Here:
+class CurrentHook:
     """Which binding is being called, and since when: `binding[0]` for the runner, the others for other processes.
 
     `ids` and `times` are the memory of a `hookflow.events.now.Shared`, if others look.
@@ -176,15 +223,18 @@ def _unshared() -> tuple[memoryview[int], memoryview[float]]:
 class Dispatcher:
     """Fires the points of one run; `at` holds the firings of each, in order, and may still change."""
 
-    def __init__(self, plan: Plan, books: Books, here: Here, report: Report) -> None:
-        self.at: dict[str, tuple[Firing, ...]] = {}
+    def __init__(self, plan: Plan, timing: TimingAggregator, here: CurrentHook, report: Report) -> None:
+        self.at: dict[str, tuple[HookCall, ...]] = {}
         self.run: object = None
-        self.disabled: dict[str, Off] = {}
+        self.disabled: dict[str, DisabledReason] = {}
         """The hooks that are switched off."""
         self.thread = get_ident()
         """The thread that hooks are called in: the training's, or autograd's while that computes on a GPU."""
-        self._plan, self._report = plan, report
-        self.books, self.clock, self.here = books, books.timeline.clock, here
+        self._plan = plan
+        self._report = report
+        self.timing = timing
+        self.clock = timing.timeline.clock
+        self.here = here
         self._inner = 0.0
         self._nested = 0
         self.ending = False
@@ -196,15 +246,19 @@ class Dispatcher:
 
         An exception of a hook propagates, with the hook and the point noted on it, if its `on_error` is "raise".
         """
-        if firings := self.at.get(point):
+        firings = self.at.get(point)
+        if firings:
             self.call_all(firings, (self.run, *offered))
 
-    def call_all(self, firings: Sequence[Firing], everything: Sequence[Any], *, all_due: bool = False) -> Any:
+    def call_all(self, firings: Sequence[HookCall], everything: Sequence[Any], *, all_due: bool = False) -> Any:
         """Call those that are due, or all where `all_due`; return what the last one returns.
 
         `everything` is what their point offers, the run first. Hooks may change it.
         """
-        here, put, clock, result = self.here, self.books.firings.put, self.clock, None
+        here = self.here
+        put = self.timing.firings.put
+        clock = self.clock
+        result = None
         began = entered = clock()
         for firing in firings:
             due = all_due or firing.is_due()
@@ -221,26 +275,32 @@ class Dispatcher:
             entered = left
         here.set(NOWHERE, entered)
         if not self._nested:
-            self.books.spans.put(began, entered)
+            self.timing.spans.put(began, entered)
         return result
 
     def fire_within(self, point: str, *offered: Any) -> None:
         """Fire a point in the middle of something else: of a hook, or of a phase of the iteration."""
-        if firings := self.at.get(point):
+        firings = self.at.get(point)
+        if firings:
             self._within(firings, (self.run, *offered), all_due=False)
 
-    def call_within(self, firing: Firing, everything: Sequence[Any]) -> Any:
+    def call_within(self, firing: HookCall, everything: Sequence[Any]) -> Any:
         """Call one binding in the middle of something else, if it is due, and return what it returns."""
-        return self._within((firing,), everything, all_due=True) if firing.is_due() else None
+        if firing.is_due():
+            return self._within((firing,), everything, all_due=True)
+        return None
 
-    def _within(self, firings: Sequence[Firing], everything: Sequence[Any], *, all_due: bool) -> Any:
+    def _within(self, firings: Sequence[HookCall], everything: Sequence[Any], *, all_due: bool) -> Any:
         """Book the time of these calls neither to the hook around them, nor to a phase twice."""
         here = self.here
-        binding, since = here.binding[0], here.times[0]
+        binding = here.binding[0]
+        since = here.times[0]
         in_hook = binding != NOWHERE
-        outer, self._inner = self._inner, 0.0
+        outer = self._inner
+        self._inner = 0.0
         self._nested += in_hook
-        thread, self.thread = self.thread, get_ident()
+        thread = self.thread
+        self.thread = get_ident()
         began = perf_counter()
         try:
             return self.call_all(firings, everything, all_due=all_due)
@@ -265,13 +325,14 @@ class Dispatcher:
             error = showable(error, f'raised by the hook "{binding.hook}" at {binding.point}')
             self._report(binding, error, action, it)
         if action == "raise":
-            self._ended_by, self._inner = error, 0.0
+            self._ended_by = error
+            self._inner = 0.0
             self.here.set(NOWHERE, perf_counter())
             raise error
         if action == "disable":
-            self.disable(binding.hook, Off(f"it raised at {binding.point}"))
+            self.disable(binding.hook, DisabledReason(f"it raised at {binding.point}"))
 
-    def disable(self, hook: str, off: Off) -> None:
+    def disable(self, hook: str, off: DisabledReason) -> None:
         """Let the hook fire no more, but let what it has entered be left."""
         self.disabled[hook] = off
         for firing in self._of(hook):
@@ -283,6 +344,6 @@ class Dispatcher:
         for firing in self._of(hook):
             firing.enable()
 
-    def _of(self, hook: str) -> Iterator[Firing]:
+    def _of(self, hook: str) -> Iterator[HookCall]:
         for firings in self.at.values():
             yield from (firing for firing in firings if firing.binding.hook == hook and firing.binding.half != "exit")

@@ -5,56 +5,57 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
-from hookflow.graph.schedule import parsed
 from hookflow.hooks.base import Hook
 from hookflow.runner.dispatch.dispatcher import (
     Call,
+    DisabledReason,
     Dispatcher,
     Due,
-    Firing,
-    Gate,
-    Off,
-    Watched,
+    HookCall,
+    RetriedMethod,
+    TriggerBase,
+    WatchedMethod,
     adapt,
     by_position,
 )
-from hookflow.runner.logging.timing import Rows
+from hookflow.runner.dispatch.offload import BackgroundExecutor
+from hookflow.runner.logging.timing import RowBuffer
 from hookflow.runner.process.signals import Rewind
 from hookflow.runner.process.state import RunState
 
-if TYPE_CHECKING:
-    from hookflow.runner.dispatch.beside import Beside
 
-
-def can_be_generated(plan: Plan, point: Point, firings: Sequence[Firing]) -> bool:
+def can_be_generated(plan: Plan, point: Point, firings: Sequence[HookCall]) -> bool:
     """Return whether these firings of a point are plain enough, in a plan where nothing fires within something else."""
     nested = any(plan.at(other.name) for other in plan.points if other.nested)
     if nested or point.unit != "it" or point.kind not in ("standard", "step"):
         return False
     for firing in firings:
-        binding, trigger = firing.binding, firing.binding.trigger
-        timed = any(amount and parsed(amount).unit == "s" for amount in (trigger.every, trigger.since, trigger.until))
+        binding = firing.binding
+        trigger = firing.binding.trigger
+        timed = any(amount and amount.unit == "s" for amount in (trigger.every, trigger.since, trigger.until))
         changes = "batch" in binding.writes or "control" in binding.writes
         if binding.half != "whole" or timed or trigger.when is not None or changes or firing.announce is not None:
             return False
     return True
 
 
-def generate(point: Point, firings: Sequence[Firing], dispatcher: Dispatcher, state: RunState) -> Callable[..., None]:
+def generate(point: Point, firings: Sequence[HookCall], dispatcher: Dispatcher, state: RunState) -> Callable[..., None]:
     """Return a function of what the point offers after the run, which calls the firings and books their time."""
-    rows, here = Rows(len(firings) + 1), dispatcher.here
+    rows = RowBuffer(len(firings) + 1)
+    here = dispatcher.here
     names: dict[str, Any] = {"_run": dispatcher.run, "_state": state, "_clock": dispatcher.clock}
     names |= {"_failed": dispatcher.failed, "_here": here.binding, "_ids": here.ids, "_times": here.times}
     names |= {"_rows": rows, "_pack": rows.pack, "_end": rows.end}
     for firing in firings:
-        id_, method = firing.binding.id, firing.method
-        if isinstance(method, Watched):
+        id_ = firing.binding.id
+        method = firing.method
+        if isinstance(method, WatchedMethod):
             names |= {f"_watch{id_}": method.watch, f"_due{id_}": method.gate}
             method = method.method
         names |= {f"_method{id_}": method, f"_binding{id_}": firing.binding, f"_gate{id_}": firing.gate}
@@ -62,12 +63,12 @@ def generate(point: Point, firings: Sequence[Firing], dispatcher: Dispatcher, st
     file = f"{__file__}:{point.name}"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # for tracebacks
     exec(compile(source, file, "exec"), names)  # noqa: S102  # the source is ours: names of bindings are numbers in it
-    dispatcher.books.points.append((tuple(firing.binding.id for firing in firings), rows))
+    dispatcher.timing.points.append((tuple(firing.binding.id for firing in firings), rows))
     made: Callable[..., None] = names[point.name]
     return made
 
 
-def _lines(point: Point, firings: Sequence[Firing], rows: Rows) -> Iterator[str]:
+def _lines(point: Point, firings: Sequence[HookCall], rows: RowBuffer) -> Iterator[str]:
     yield f"def {point.name}({', '.join(point.offers[1:])}):"
     yield "    _t0 = _clock()"
     for k, firing in enumerate(firings):
@@ -87,8 +88,9 @@ def _lines(point: Point, firings: Sequence[Firing], rows: Rows) -> Iterator[str]
     yield "        _rows.turn()"
 
 
-def _call(firing: Firing, k: int, indent: str) -> Iterator[str]:
-    id_, takes = firing.binding.id, firing.binding.takes
+def _call(firing: HookCall, k: int, indent: str) -> Iterator[str]:
+    id_ = firing.binding.id
+    takes = firing.binding.takes
     provided = {name: "_run" if name == "run" else name for name in takes}
     positional = by_position(firing.method, takes)
     arguments = ", ".join(value if positional else f"{name}={value}" for name, value in provided.items())
@@ -96,9 +98,10 @@ def _call(firing: Firing, k: int, indent: str) -> Iterator[str]:
     yield f"{indent}_times[0] = _t{k}"
     yield f"{indent}_here[0] = _ids[0] = {id_}"
     yield f"{indent}try:"
-    if isinstance(firing.method, Watched):
+    if isinstance(firing.method, WatchedMethod):
         yield f"{indent}    _watch{id_}({arguments})"
-        call = f"if {_opens(f'_due{id_}')}: {call}" if firing.method.gate else call
+        if firing.method.gate:
+            call = f"if {_opens(f'_due{id_}')}: {call}"
     yield f"{indent}    {call}"
     yield f"{indent}except BaseException as _error:"
     yield f"{indent}    _failed(_binding{id_}, _error)"
@@ -109,7 +112,7 @@ def _opens(gate: str) -> str:
     return f"_state.iter >= {gate}.next and {gate}()"
 
 
-class Arounds:
+class OpenArounds:
     """The open `around_X` of a run. `resumed` names the hooks that a resumed run will be inside of.
 
     `error`, as `sys.exc_info` has it, ends the run: it is thrown into each generator that is left from then on.
@@ -162,7 +165,9 @@ def _yielding_once(binding: Binding, around: Any) -> Iterator[None]:
     except RuntimeError as error:
         if not str(error).startswith("generator didn't "):
             raise
-        wrong = "yields a second time" if "stop" in str(error) else "returns before its yield"
+        wrong = "returns before its yield"
+        if "stop" in str(error):
+            wrong = "yields a second time"
         where = Where(around.gen.gi_code.co_filename, around.gen.gi_code.co_firstlineno)
         raise UserError(Problem(f"{binding.method} {wrong}, and must yield once", where)) from None
 
@@ -172,7 +177,7 @@ def key_of(binding: Binding) -> tuple[str, str]:
     return binding.hook, binding.method
 
 
-class Engine:
+class DispatchEngine:
     """The hooks of one run. Nothing fires before `bind` has received the values of `run`.
 
     With several ranks only the first (`rank` 0) calls the hooks of rank 0.
@@ -181,35 +186,45 @@ class Engine:
     on_request: Callable[[], None] | None = None
     """Called on all ranks when a hook is due that may make a request: it writes "control" or "checkpoint"."""
 
+    on_retry: Callable[[Exception, str], object] = staticmethod(lambda error, text: None)
+    """Called before a hook that has raised is called again."""
+
     def __init__(
         self,
         plan: Plan,
         hooks: Mapping[str, Any],
-        gates: Mapping[int, Gate],
+        gates: Mapping[int, TriggerBase],
         state: RunState,
         dispatcher: Dispatcher,
         rank: int = 0,
     ) -> None:
         self.plan = plan
         self.dispatcher = dispatcher
-        self.arounds = Arounds(plan)
-        self._hooks, self._gates, self._state, self._rank = hooks, gates, state, rank
+        self.arounds = OpenArounds(plan)
+        self._hooks = hooks
+        self._gates = gates
+        self._state = state
+        self._rank = rank
         self._own = {point.name: point.offers[1:] for point in plan.own}
-        self._closings: dict[tuple[str, str], Firing] = {}
+        self._closings: dict[tuple[str, str], HookCall] = {}
         self._calls: dict[str, Callable[..., None]] = {}
         self._generated: set[str] = set()
-        self.beside: Beside | None = None
+        self.offloaded: BackgroundExecutor | None = None
 
     def bind(
-        self, run: object, wrap: Callable[[Binding, Call], Call] | None = None, beside: "Beside | None" = None
+        self,
+        run: object,
+        wrap: Callable[[Binding, Call], Call] | None = None,
+        executor: BackgroundExecutor | None = None,
     ) -> None:
         """Make every binding ready to be called with this run.
 
-        `wrap` puts something around each call; then the readable dispatcher fires every point. `beside` fires the
+        `wrap` puts something around each call; then the readable dispatcher fires every point. `executor` fires the
         offloaded hooks; without it the training thread does.
         """
-        self.dispatcher.run, self.beside = run, beside
-        at: dict[str, list[Firing]] = defaultdict(list)
+        self.dispatcher.run = run
+        self.offloaded = executor
+        at: dict[str, list[HookCall]] = defaultdict(list)
         for binding in self.plan.bindings:
             if self._rank and self.plan.hook(binding.hook).ranks == "zero":
                 continue
@@ -220,7 +235,7 @@ class Engine:
             if binding.half == "exit":
                 self._closings[key_of(binding)] = firing
             elif binding.half == "enter":
-                again = Firing(binding, firing.method, firing.call, partial(self.arounds.is_resumed, binding))
+                again = HookCall(binding, firing.method, firing.call, partial(self.arounds.is_resumed, binding))
                 at[f"again {binding.point}"].append(again)
         self.dispatcher.at = {name: tuple(firings) for name, firings in at.items()}
         self._calls = {name: partial(self.dispatcher.fire, name) for name in self.dispatcher.at}
@@ -228,15 +243,15 @@ class Engine:
             if not wrap and name in self.plan.points and can_be_generated(self.plan, self.plan.points[name], firings):
                 self._generated.add(name)
                 self._generate(name)
-        if beside:
-            beside.check()
+        if executor:
+            executor.check()
 
     def _generate(self, point: str) -> None:
         """Generate the function of a point, from the hooks that are not switched off."""
         firings = [each for each in self.firings(point) if each.binding.hook not in self.dispatcher.disabled]
         self._calls[point] = generate(self.plan.points[point], firings, self.dispatcher, self._state)
 
-    def switch(self, hook: str, off: Off | None = None) -> None:
+    def switch(self, hook: str, off: DisabledReason | None = None) -> None:
         """Switch a hook off or on again; functions that `call` has returned do not know about it."""
         if off:
             self.dispatcher.disable(hook, off)
@@ -245,16 +260,23 @@ class Engine:
         for point in {binding.point for binding in self.plan.bindings if binding.hook == hook} & self._generated:
             self._generate(point)
 
-    def _firing(self, binding: Binding) -> Firing:
-        hook, planned = self._hooks[binding.hook], self.plan.hook(binding.hook)
-        method = getattr(hook, binding.method) if binding.method else hook
-        if self.beside:
-            method = self.beside.method(binding, method)
+    def _firing(self, binding: Binding) -> HookCall:
+        hook = self._hooks[binding.hook]
+        planned = self.plan.hook(binding.hook)
+        if binding.method:
+            method = getattr(hook, binding.method)
+        else:
+            method = hook
+        if self.offloaded:
+            method = self.offloaded.method(binding, method)
+        if planned.retry and not (self.offloaded and binding.beside):  # whose thread calls it again
+            method = RetriedMethod(binding, method, planned.retry, self.on_retry)
         gate = self._gates.get(binding.id)
         if isinstance(hook, Hook) and (watch := hook.watches.get(binding.method)):
-            method, gate = Watched(getattr(hook, watch), method, gate), None
+            method = WatchedMethod(getattr(hook, watch), method, gate)
+            gate = None
         if gate is None and planned.on_error == "disable":
-            gate = Gate()
+            gate = TriggerBase()
         due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
         call = adapt(method, binding.takes, self.plan.points[binding.point].offers)
         if binding.half == "enter":
@@ -263,8 +285,10 @@ class Engine:
         elif binding.half == "exit":
             call = partial(self.arounds.leave, binding)
         asks = planned.ranks != "zero" and not {"control", "checkpoint"}.isdisjoint(binding.writes)
-        announce = self.on_request if asks and self.plan.points.in_iteration(binding.point) else None
-        return Firing(binding, method, call, due, gate, announce)
+        announce = None
+        if asks and self.plan.points.in_iteration(binding.point):
+            announce = self.on_request
+        return HookCall(binding, method, call, due, gate, announce)
 
     def call(self, point: str) -> Callable[..., None] | None:
         """Return the function that fires a point, of what it offers after the run; None where nothing is bound."""
@@ -272,31 +296,41 @@ class Engine:
 
     def fire(self, point: str, *offered: Any) -> None:
         """Call every hook that is due at `point`; `offered` is what the point offers after the run itself."""
-        if call := self._calls.get(point):
+        call = self._calls.get(point)
+        if call:
             call(*offered)
 
-    def firings(self, point: str) -> tuple[Firing, ...]:
+    def firings(self, point: str) -> tuple[HookCall, ...]:
         return self.dispatcher.at.get(point, ())
 
     def fire_own(self, point: str, *offered: Any) -> None:
         """Fire a point that the pipeline declares. Raises UserError for another, and for a wrong number of values."""
         offers = self._own.get(point)
-        if offers is None:
-            if point in self.plan.points:
-                raise UserError(Problem(f"{point} cannot be fired by a hook: the run itself fires it"))
-            hint = nearest(point, self._own) or f"declare it: [points.{point}]"
-            raise UserError(Problem(f'this pipeline has no point "{point}" of its own', hint=hint))
-        if len(offered) != len(offers):
-            names = f": {', '.join(offers)}" if offers else ""
-            message = f"{point} offers {len(offers)} beside the run{names}; it has been fired with {len(offered)}"
-            raise UserError(Problem(message))
-        self.dispatcher.fire_within(point, *offered)
+        if offers is None or len(offered) != len(offers):
+            raise UserError(self._wrong_firing(point, len(offered)))
+        if point in self.dispatcher.at:
+            self.dispatcher.fire_within(point, *offered)
+
+    def _wrong_firing(self, point: str, given: int) -> Problem:
+        """Return why a point cannot be fired with so many values."""
+        offers = self._own.get(point)
+        if offers is not None:
+            names = ""
+            if offers:
+                names = f": {', '.join(offers)}"
+            return Problem(f"{point} offers {len(offers)} beside the run{names}; it has been fired with {given}")
+        if point in self.plan.points:
+            return Problem(f"{point} cannot be fired by a hook: the run itself fires it")
+        hint = nearest(point, self._own) or f"declare it: [points.{point}]"
+        return Problem(f'this pipeline has no point "{point}" of its own', hint=hint)
 
     @property
     def current(self) -> Binding | None:
         """The binding that is being called; None outside of all hooks."""
         id_ = self.dispatcher.here.binding[0]
-        return None if id_ == NOWHERE else self.plan.bindings[id_]
+        if id_ == NOWHERE:
+            return None
+        return self.plan.bindings[id_]
 
     def enter_again(self, point: str) -> None:
         """Run the first halves at `point` that a resumed run is inside of, and nothing else that fires there."""
@@ -318,15 +352,15 @@ class Engine:
         """Take back what `state_dict` returned; return the hooks that stay switched off, and why."""
         self.arounds.resumed = frozenset(state["entered"])
         known = {hook.name for hook in self.plan.hooks}
-        disabled = {hook: Off(*off) for hook, off in state["disabled"].items() if hook in known}
+        disabled = {hook: DisabledReason(*off) for hook, off in state["disabled"].items() if hook in known}
         for hook, off in disabled.items():
             self.switch(hook, off)
         return {hook: off.why for hook, off in disabled.items()}
 
     def settle(self) -> None:
         """Wait for the offloaded hooks, and report what they have raised."""
-        if self.beside:
-            self.beside.settle()
+        if self.offloaded:
+            self.offloaded.settle()
 
     def cut(self, entered: int) -> None:
         """Leave an epoch that is cut short, as `leave` does; a run resumed in it will be inside of the same hooks."""

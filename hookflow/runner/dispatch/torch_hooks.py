@@ -22,14 +22,13 @@ from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import Stage
 from hookflow.graph.offload import is_thinned
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.slots import root
-from hookflow.hooks.tensors import is_sharded, matching, named_parameters, no_match
-from hookflow.runner.builder.components import Parts
-from hookflow.runner.builder.selectors import Picked
-from hookflow.runner.dispatch.dispatcher import Dispatcher, Firing
-from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.distributed.parallel import DDP, Strategy
-from hookflow.runner.loop.task import Named
+from hookflow.hooks.tensors import matching
+from hookflow.runner.builder.components import RunComponents
+from hookflow.runner.dispatch.dispatcher import Dispatcher, HookCall
+from hookflow.runner.dispatch.engine import DispatchEngine
+from hookflow.runner.distributed.parallel import DDPStrategy, ParallelStrategy
+from hookflow.runner.model.selectors import Picked, differentiable
+from hookflow.runner.model.task import NamedParts
 from hookflow.runner.process.state import RunState
 
 HOOKS = {
@@ -47,7 +46,7 @@ def hidden(fire: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-class Stack:
+class ModuleHookStack:
     """The hooks of one module at one point: those of bindings, in the plan's order, and others.
 
     The module's own hooks fire between those that are prepended and those that are not. The order stays the same when a
@@ -57,7 +56,7 @@ class Stack:
     def __init__(self, module: nn.Module, point: str) -> None:
         self._hooks = getattr(module, HOOKS[point])
         self._own = set(self._hooks)
-        self.members: list[Registration] = []
+        self.members: list[ModuleRegistration] = []
 
     def arrange(self, new: int) -> None:
         """Put all that is registered in order, now that PyTorch has put the new id last."""
@@ -72,7 +71,7 @@ class Stack:
             self._hooks.move_to_end(id_)
 
 
-class Handle(RemovableHandle):
+class ModuleHandle(RemovableHandle):
     """PyTorch's handle, which here takes a hook off modules for good: a resumed run will not register it again."""
 
     def __init__(self, remove: Callable[[], None]) -> None:
@@ -81,13 +80,13 @@ class Handle(RemovableHandle):
 
 
 @dataclass(eq=False)
-class Registration:
+class ModuleRegistration:
     """One binding at one module, registered while `handle` is there; once `removed`, never again."""
 
-    firing: Firing
+    firing: HookCall
     name: str
     module: nn.Module
-    stack: Stack
+    stack: ModuleHookStack
     call: Callable[..., Any]
     hide: bool
     handle: RemovableHandle | None = None
@@ -98,7 +97,7 @@ class Registration:
         self.stages = binding.stages or ("train",)
         self.key = binding.hook, binding.point, self.name
         """Its name in a checkpoint."""
-        self.removal = Handle(partial(self.drop, for_good=True))
+        self.removal = ModuleHandle(partial(self.drop, for_good=True))
         callback = self._callback()
         self._hook = hidden(callback) if self.hide else callback
         self.stack.members.append(self)
@@ -106,7 +105,8 @@ class Registration:
     def add(self) -> None:
         """Register it, unless it has been removed for good."""
         if self.handle is None and not self.removed:
-            binding, how = self.firing.binding, {}
+            binding = self.firing.binding
+            how = {}
             if binding.point == "forward_pre":
                 how = {"with_kwargs": "kwargs" in binding.takes}
             elif binding.point == "forward":
@@ -140,27 +140,29 @@ Step = Callable[[Any, Any], Any]
 class ModuleHooks:
     """The bindings at module points of one run; `picked` are their modules. Nothing is registered before `attach`."""
 
-    def __init__(self, engine: Engine, picked: Picked, state: RunState) -> None:
+    def __init__(self, engine: DispatchEngine, picked: Picked, state: RunState) -> None:
         self._engine = engine
         points = engine.plan.points
         self._bindings = [binding for binding in engine.plan.bindings if points[binding.point].kind == "module"]
         self._picked = picked
         self._state = state
-        self._registrations: list[Registration] = []
-        self._idling: list[Idling] = []
-        self._current: Registration | None = None
-        handles = {each.hook: Handle(partial(self._remove, each.hook)) for each in self._bindings}
-        self.handles: Mapping[str, Handle] = Named("hook inside the network", handles)
+        self._registrations: list[ModuleRegistration] = []
+        self._idling: list[ConditionalRegistration] = []
+        self._current: ModuleRegistration | None = None
+        handles = {each.hook: ModuleHandle(partial(self._remove, each.hook)) for each in self._bindings}
+        self.handles: Mapping[str, ModuleHandle] = NamedParts("hook inside the network", handles)
 
     def attach(self, *, compiled: bool) -> None:
         """Register in the plan's order every binding that is never idle, and in a compiled network all."""
         for point in (point.name for point in self._engine.plan.points if point.kind == "module"):
-            stacks: dict[nn.Module, Stack] = {}
+            stacks: dict[nn.Module, ModuleHookStack] = {}
             for firing in self._engine.firings(point):
-                idling = Idling(firing, stays=compiled) if self._idles(firing.binding) else None
+                idling = None
+                if self._idles(firing.binding):
+                    idling = ConditionalRegistration(firing, keep_registered=compiled)
                 for name, module in self._picked[firing.binding.id].items():
-                    stack = stacks.setdefault(module, Stack(module, point))
-                    made = Registration(firing, name, module, stack, self._call, compiled)
+                    stack = stacks.setdefault(module, ModuleHookStack(module, point))
+                    made = ModuleRegistration(firing, name, module, stack, self._call, compiled)
                     self._registrations.append(made)
                     if idling:
                         idling.registrations.append(made)
@@ -177,10 +179,12 @@ class ModuleHooks:
         """Return a function that settles which bindings are due before each step; `step` itself if none ever idles."""
         if not any(map(self._idles, self._bindings)):
             return step
-        idling, state = self._idling, self._state
+        idling = self._idling
+        state = self._state
 
         def settle_and_step(run: Any, batch: Any) -> Any:
-            stage, done = state.stage, state.iter
+            stage = state.stage
+            done = state.iter
             for each in idling:
                 each.settle(stage, done)
             return step(run, batch)
@@ -188,9 +192,10 @@ class ModuleHooks:
         return settle_and_step
 
     @property
-    def handle(self) -> Handle:
+    def handle(self) -> ModuleHandle:
         """The function that removes the current hook from the current module only."""
-        current, here = self._current, self._engine.current
+        current = self._current
+        here = self._engine.current
         if current is None or here is not current.firing.binding:
             hint = next((f'another hook writes run.handles["{hook}"]' for hook in self.handles), "")
             raise UserError(Problem("run.handle is for a hook inside the network, while it is called", hint=hint))
@@ -214,11 +219,12 @@ class ModuleHooks:
                 idling.load_state_dict(state["settled"][idling.key])
         return list(dict.fromkeys(each.firing.binding.hook for each in gone))
 
-    def _call(self, registration: Registration, module: nn.Module, *offered: Any) -> Any:
+    def _call(self, registration: ModuleRegistration, module: nn.Module, *offered: Any) -> Any:
         if self._state.stage not in registration.stages:
             return None
         dispatcher = self._engine.dispatcher
-        before, self._current = self._current, registration
+        before = self._current
+        self._current = registration
         try:
             return dispatcher.call_within(registration.firing, (dispatcher.run, module, registration.name, *offered))
         finally:
@@ -233,15 +239,15 @@ class ModuleHooks:
                 each.drop(for_good=True)
 
 
-class Idling:
-    """A binding that is idle at times: its trigger decides once an iteration. One that `stays` is always registered."""
+class ConditionalRegistration:
+    """A binding that is idle at times: its trigger decides once an iteration. One with `keep_registered` always is."""
 
-    def __init__(self, firing: Firing, *, stays: bool) -> None:
-        self.registrations: list[Registration] = []
+    def __init__(self, firing: HookCall, *, keep_registered: bool) -> None:
+        self.registrations: list[ModuleRegistration] = []
         self.key = f"{firing.binding.hook}@{firing.binding.point}"
         self._gate = firing.gate
         self._stages = firing.binding.stages or ("train",)
-        self._stays = stays
+        self._keep_registered = keep_registered
         self._active = False
         self._asked = -1
         self._answer = False
@@ -257,7 +263,7 @@ class Idling:
             due = self._answer
         if due != self._active:
             self._active = due
-            for registration in () if self._stays else self.registrations:
+            for registration in () if self._keep_registered else self.registrations:
                 if due:
                     registration.add()
                 else:
@@ -270,42 +276,10 @@ class Idling:
         self._asked, self._answer = state[0], bool(state[1])
 
 
-def differentiable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that can have a gradient, by every name that they have."""
-    return {name: p for name, p in named_parameters(model).items() if p.is_floating_point() or p.is_complex()}
-
-
-def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -> Iterator[Problem]:
-    """Yield a problem for each glob that picks no parameter, and for each hook that FSDP makes useless.
-
-    FSDP never calls a tensor hook. What a hook changes in gathered weights is lost. `place` tells where the glob of a
-    binding stands.
-    """
-    names = differentiable(model)
-    sharded = any(map(is_sharded, names.values()))
-    for binding in plan.bindings:
-        for glob in binding.parameters:
-            if wrong := no_match(glob, names, "parameter of the network"):
-                message, hint = wrong
-                yield Problem(f'hook "{binding.hook}" at {binding.point}: {message}', place(binding, glob), hint)
-        if binding.point == "parameter_grad" and any(map(is_sharded, matching(names, binding.parameters).values())):
-            message = f'hook "{binding.hook}": parameter_grad never fires with FSDP, whose gradients are sharded'
-            hint = 'use post_accumulate_grad, or strategy = "ddp"'
-            yield Problem(message, place(binding, binding.parameters[0]), hint)
-        is_in_network = plan.points[binding.point].kind in ("module", "global")
-        if sharded and is_in_network and "model" in map(root, binding.writes):
-            message = (
-                f'hook "{binding.hook}" writes model at {binding.point}: FSDP has gathered the weights there, and what '
-                "is changed in them is lost"
-            )
-            hint = 'change them at before_train_iter or after_train_iter, or use strategy = "ddp"'
-            yield Problem(message, place(binding, ""), hint)
-
-
-def check_comm_hook(plan: Plan, strategy: Strategy, place: Callable[[str], Where]) -> None:
+def check_comm_hook(plan: Plan, strategy: ParallelStrategy, place: Callable[[str], Where]) -> None:
     """Raise UserError where the plan has a communication hook, and no DDP calls it."""
     for binding in plan.at("ddp_comm"):
-        if not isinstance(strategy, DDP):
+        if not isinstance(strategy, DDPStrategy):
             why = 'only several ranks with strategy = "ddp" average gradients in buckets, and no task that steps itself'
             message = f'hook "{binding.hook}" has nothing to do at ddp_comm: {why}'
             hint = f"leave it out: --without {binding.hook}"
@@ -315,7 +289,7 @@ def check_comm_hook(plan: Plan, strategy: Strategy, place: Callable[[str], Where
 Handles = Iterator[RemovableHandle]
 
 
-def register_hooks(parts: Parts, engine: Engine, state: RunState, undoing: ExitStack) -> None:
+def register_hooks(parts: RunComponents, engine: DispatchEngine, state: RunState, undoing: ExitStack) -> None:
     """Register them in the plan's order; `undoing` takes them off."""
     for point in engine.plan.points:
         for firing in engine.firings(point.name) if point.kind in _REGISTER else ():
@@ -325,19 +299,21 @@ def register_hooks(parts: Parts, engine: Engine, state: RunState, undoing: ExitS
                 undoing.callback(handle.remove)
 
 
-def _caller(firing: Firing, dispatcher: Dispatcher, fires: Callable[[], bool], *known: Any) -> Callable[..., Any]:
+def _caller(firing: HookCall, dispatcher: Dispatcher, fires: Callable[[], bool], *known: Any) -> Callable[..., Any]:
     """Return a function that calls a binding, while it `fires`, with the run, what is `known`, and PyTorch's offer.
 
     A copy of a module keeps such a function; of a callable object it would have a copy.
     """
 
     def call(*offered: Any) -> Any:
-        return dispatcher.call_within(firing, (dispatcher.run, *known, *offered)) if fires() else None
+        if fires():
+            return dispatcher.call_within(firing, (dispatcher.run, *known, *offered))
+        return None
 
     return call
 
 
-def _on_parameters(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunState) -> Handles:
+def _on_parameters(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
     """Register a binding on its parameters, also on frozen ones, for when they are trained again."""
     for name, parameter in matching(differentiable(parts.model), firing.binding.parameters).items():
         known = (name, parameter) if firing.binding.point == "parameter_grad" else (name,)
@@ -355,7 +331,7 @@ def _on_parameters(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: 
         parameter.requires_grad_(trains)
 
 
-def _on_all_modules(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunState) -> Handles:
+def _on_all_modules(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
     """Register a binding for all modules: with the module's name in the network, or None outside of it."""
     names = {module: name for name, module in parts.model.named_modules()}
     process = getpid()
@@ -364,7 +340,10 @@ def _on_all_modules(firing: Firing, parts: Parts, dispatcher: Dispatcher, state:
     def named(module: nn.Module, *offered: Any) -> Any:
         return call(names.get(module), module, *offered)
 
-    fire = hidden(named) if parts.section.compile else named
+    if parts.section.compile:
+        fire = hidden(named)
+    else:
+        fire = named
     match firing.binding.point:
         case "global_forward_pre":
             yield torch_module.register_module_forward_pre_hook(lambda module, args: fire(module, args, args))
@@ -378,27 +357,28 @@ def _on_all_modules(firing: Firing, parts: Parts, dispatcher: Dispatcher, state:
             yield torch_module.register_module_full_backward_hook(fire)
 
 
-def _on_optimizers(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunState) -> Handles:
+def _on_optimizers(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
     for name, optimizer in parts.optimizers.items():
         register = getattr(optimizer, f"register_{firing.binding.point.removeprefix('optimizer_')}_hook")
         yield register(_caller(firing, dispatcher, lambda: True, name))
 
 
-def _on_states(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunState) -> Handles:
+def _on_states(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
     """Register a binding around the state of its modules. In the end a copy of a module may be asked for its state."""
     for name, module in parts.picked[firing.binding.id].items():
         register: Callable[..., RemovableHandle] = getattr(module, f"register_{firing.binding.point}_hook")
         yield register(_caller(firing, dispatcher, lambda: state.stage != "end", name))
 
 
-def _on_buckets(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunState) -> Handles:
+def _on_buckets(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
     """Let a binding average the gradients of DDP, which has no handle. Where it is not due, the mean is taken."""
-    if not isinstance(parts.strategy, DDP):
+    if not isinstance(parts.strategy, DDPStrategy):
         return
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     from torch.distributed.distributed_c10d import _get_default_group
 
-    group, plain = _get_default_group(), firing.call
+    group = _get_default_group()
+    plain = firing.call
 
     def checked(offered: Sequence[Any]) -> object:
         future = plain(offered)
@@ -412,7 +392,9 @@ def _on_buckets(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: Run
 
         def average(_, bucket):  # type: ignore[no-untyped-def] # PyTorch would look at annotations, and not know these
             future = call(group, bucket)
-            return allreduce_hook(group, bucket) if future is None else future
+            if future is None:
+                return allreduce_hook(group, bucket)
+            return future
 
         return average
 
@@ -422,7 +404,7 @@ def _on_buckets(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: Run
     yield from ()
 
 
-_REGISTER: dict[str, Callable[[Firing, Parts, Dispatcher, RunState], Handles]] = {
+_REGISTER: dict[str, Callable[[HookCall, RunComponents, Dispatcher, RunState], Handles]] = {
     "parameter": _on_parameters,
     "global": _on_all_modules,
     "optimizer": _on_optimizers,

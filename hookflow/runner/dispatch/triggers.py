@@ -17,16 +17,16 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import Counter, Measure, Schedule, Totals
 from hookflow.hooks.tensors import sum_dtype
-from hookflow.pipeline.condition import FACTS, METRICS, SCALARS, parse_condition
-from hookflow.runner.dispatch.dispatcher import Gate
-from hookflow.runner.distributed.parallel import Strategy
-from hookflow.runner.loop.task import as_number, scalar
+from hookflow.pipeline.condition import FACTS, METRICS, SCALARS
+from hookflow.runner.dispatch.dispatcher import TriggerBase
+from hookflow.runner.distributed.parallel import ParallelStrategy
+from hookflow.runner.model.task import as_number, scalar
 from hookflow.runner.process.state import RunState
 
 Holds = Callable[[], bool]
 
 
-class Trigger(Gate):
+class ScheduledTrigger(TriggerBase):
     """One binding's trigger; call it at a visit of the point to learn whether the binding fires.
 
     `next` spares calls: while `iter` is below it, the answer is no. It is 0 where that is not known, and at a point
@@ -36,22 +36,33 @@ class Trigger(Gate):
     def __init__(self, binding: Binding, point: Point, run: RunState, holds: Holds | None = None) -> None:
         self.next: float = 0
         self._written = binding.trigger
-        self._point, self._run, self._holds = point, run, holds
+        self._point = point
+        self._run = run
+        self._holds = holds
         self._began = run.seconds()
         self._counts_visits = point.unit == "firing"
         self._visits = 0
+        self._is_spent = False
+        """Whether it has fired, and is to fire once."""
         self._schedule: Schedule | None = None
         self._last = -1 if point.ahead else 0
         self._due: float = 0
         """The count at which `every` may enter another multiple."""
 
     def __call__(self) -> bool:
-        if self.next == inf:
+        if self.next == inf or self._is_spent:
             return False
         self._visits += self._counts_visits
         if self._schedule is None:
             self._schedule = self._scheduled()
-        return self._is_due(self._schedule) and (self._holds is None or self._holds())
+        fires = self._fires(self._schedule)
+        if fires and self._written.once:
+            self._is_spent = True
+            self.next = inf
+        return fires
+
+    def _fires(self, schedule: Schedule) -> bool:
+        return self._is_due(schedule) and (self._holds is None or self._holds())
 
     def _scheduled(self) -> Schedule:
         """Return the schedule by the present totals: a run that only validates learns them from the checkpoint.
@@ -76,7 +87,8 @@ class Trigger(Gate):
         count = self._count(every.counter)
         if count < self._due:
             return False
-        entered, self._last = self._last, every.multiple(count)
+        entered = self._last
+        self._last = every.multiple(count)
         self._due = every.reached(self._last + 1)
         self._wait_for(every.counter, self._due)
         return entered != self._last
@@ -86,7 +98,13 @@ class Trigger(Gate):
             return self._visits - self._point.ahead
         if counter == "s":
             return self._run.seconds() - self._began
-        return self._run.iter if counter == "it" else self._run.epoch
+        if counter == "samples":
+            return self._run.samples
+        if counter == "tokens":
+            return self._run.tokens
+        if counter == "it":
+            return self._run.iter
+        return self._run.epoch
 
     def _wait_for(self, counter: Counter, count: float) -> None:
         if counter == "it" and not self._counts_visits:
@@ -94,22 +112,29 @@ class Trigger(Gate):
 
     def state_dict(self) -> dict[str, Any]:
         every = (self._schedule or self._scheduled()).every
-        return {"last": self._last, "visits": self._visits, "every": list(astuple(every)) if every else None}
+        state = {"last": self._last, "visits": self._visits, "every": list(astuple(every)) if every else None}
+        if self._is_spent:
+            return {**state, "spent": True}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned, maybe with another `every`. Seconds begin anew with this process."""
         self._visits = state["visits"]
+        self._is_spent = self._written.once and state.get("spent", False)
         every = self._scheduled().every
         if every is not None and every.counter != "s":
             same = state["every"] == list(astuple(every))
             self._last = state["last"] if same else self._passed(every)
-        self.next, self._due, self._schedule = 0, 0, None
+        self.next = 0
+        self._due = 0
+        self._schedule = None
 
     def begin_here(self) -> None:
         """Begin in a run that has got as far as its counters say: the multiples that they have passed are spent."""
-        self.next, self._due = 0, 0
+        self.next = 0
+        self._due = 0
         every = self._scheduled().every
-        if every is not None and every.counter in ("it", "ep"):
+        if every is not None and every.counter in ("it", "ep", "samples", "tokens"):
             self._last = self._passed(every)
 
     def _passed(self, every: Measure) -> int:
@@ -118,15 +143,17 @@ class Trigger(Gate):
         return every.multiple(self._count(every.counter) - ahead)
 
 
-class Thinned(Trigger):
+class ThrottledTrigger(ScheduledTrigger):
     """The trigger of a throttled hook: it fires at each so many times that it is due, as `every` has it by hook."""
 
     def __init__(self, binding: Binding, point: Point, run: RunState, holds: Holds | None, every: Mapping[str, int]):
         super().__init__(binding, point, run, holds)
-        self._hook, self._every, self._due_times = binding.hook, every, 0
+        self._hook = binding.hook
+        self._every = every
+        self._due_times = 0
 
-    def __call__(self) -> bool:
-        if not super().__call__():
+    def _fires(self, schedule: Schedule) -> bool:
+        if not super()._fires(schedule):
             return False
         self._due_times += 1
         return self._due_times % self._every[self._hook] == 0
@@ -141,34 +168,35 @@ class Thinned(Trigger):
 
 def make_triggers(
     plan: Plan, run: RunState, condition: Callable[[Binding], Holds], every: Mapping[str, int]
-) -> dict[int, Trigger]:
+) -> dict[int, ScheduledTrigger]:
     """Return the trigger of each binding that has one, by its id; `condition` compiles a `when`.
 
     The second half of an `around_X` has none: what was entered is left. `every` says how often throttled hooks fire.
     """
-    result: dict[int, Trigger] = {}
+    result: dict[int, ScheduledTrigger] = {}
     for binding in plan.bindings:
-        point, holds = plan.points[binding.point], condition(binding) if binding.trigger.when else None
+        point = plan.points[binding.point]
+        holds = condition(binding) if binding.trigger.when else None
         if is_thinned(plan, binding):
-            result[binding.id] = Thinned(binding, point, run, holds, every)
+            result[binding.id] = ThrottledTrigger(binding, point, run, holds, every)
         elif binding.half != "exit" and str(binding.trigger):
-            result[binding.id] = Trigger(binding, point, run, holds)
+            result[binding.id] = ScheduledTrigger(binding, point, run, holds)
     return result
 
 
 @dataclass
-class Scalars:
+class LatestScalars:
     """The numbers of one run. Only those that conditions or hooks name are kept, and a checkpoint keeps them too."""
 
     plan: Plan
     state: RunState
-    strategy: Strategy
+    strategy: ParallelStrategy
     device: torch.device
     rank: int
 
     def __post_init__(self) -> None:
         whens = (binding.trigger.when for binding in self.plan.bindings)
-        conditions = (parse_condition(when) for when in whens if when)
+        conditions = (when for when in whens if when)
         slots = (slot for binding in self.plan.bindings for slot in binding.reads if slot.startswith(SCALARS))
         declared = (slot.removeprefix(SCALARS) for slot in slots)
         self.watched = frozenset((*declared, *(name for condition in conditions for name in condition.names)))
@@ -201,7 +229,8 @@ class Scalars:
                 self.log(name, scalar(value, name) if name in self.watched else 0.0)
 
     def condition(self, binding: Binding) -> Callable[[], bool]:
-        condition = parse_condition(str(binding.trigger.when))
+        condition = binding.trigger.when
+        assert condition is not None, "who has none asks for none"
         on_all = self.plan.hook(binding.hook).ranks == "all"
         over_ranks = self.strategy.several and on_all and binding.point != "on_log"
         named = sorted(name for name in condition.names if name not in FACTS and not name.startswith(METRICS))
@@ -236,7 +265,9 @@ class Scalars:
         if name in FACTS:
             return float(getattr(run, name))
         value = numbers.get(name, run.metrics.get(name.removeprefix(METRICS)))
-        return None if value is None else _number(value, name)
+        if value is None:
+            return None
+        return _number(value, name)
 
     def complaints(self) -> Iterator[str]:
         """Yield a line for each name in a condition that has no value yet."""

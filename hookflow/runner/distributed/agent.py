@@ -24,7 +24,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.distributed.failures import append_record, exit_status, write_end
 from hookflow.runner.process.launch import cores
-from hookflow.runner.process.signals import SIGNALS, Stop, ends_at_once
+from hookflow.runner.process.signals import SIGNALS, StopReason, ends_at_once
 from hookflow.text import print_error
 
 PERIOD = 0.1
@@ -34,11 +34,14 @@ LAST = 5.0
 """Seconds that a rank has to end at once."""
 
 
-class Agent:
+class RankAgent:
     """Executes a run by `nproc` ranks with these `options`, restarting them up to `max_restarts` times."""
 
     def __init__(self, run_dir: RunDir, nproc: int, max_restarts: int, options: list[str]) -> None:
-        self._run_dir, self._nproc, self._max_restarts, self._options = run_dir, nproc, max_restarts, options
+        self._run_dir = run_dir
+        self._nproc = nproc
+        self._max_restarts = max_restarts
+        self._options = options
         self._began, self._since = time.monotonic(), time.time()
         self._asked: list[int] = []
         self._given: dict[int, tuple[int, float]] = {}
@@ -63,7 +66,8 @@ class Agent:
                     append_record(self._run_dir, "message", level="info", source="hookflow", text=text)
             stop = work.result()
         resume = f"hookflow run --resume {self._run_dir.id} --nproc {self._nproc}"
-        seconds, resumes = time.monotonic() - self._began, "--resume" in self._options
+        seconds = time.monotonic() - self._began
+        resumes = "--resume" in self._options
         write_end(self._run_dir, self._since, stop, resume, seconds, resumes=resumes)
         return stop.exit
 
@@ -85,7 +89,7 @@ class Agent:
                 elif provided > 1 and time.monotonic() - since > LAST:
                     rank.kill()
 
-    def _launch(self) -> Stop:
+    def _launch(self) -> StopReason:
         """Launch the ranks until they end as they should, or no restart is left, and return how that was."""
         options = self._options
         for left in range(self._max_restarts, -1, -1):
@@ -97,24 +101,30 @@ class Agent:
                 failed = launch(self._nproc, str(self._run_dir.path), *agent, *options)
             except Exception as error:
                 print_error(traceback.format_exc())
-                return Stop(f"the ranks cannot be started: {error}", "failed", 1, save=False)
+                return StopReason(f"the ranks cannot be started: {error}", "failed", 1, save=False)
             later = [f", then {signal.Signals(number).name}: ended at once" for number in self._asked[1:2]]
-            interrupted = self._interrupted("".join(["received", *later])) if self._asked else None
+            interrupted = None
+            if self._asked:
+                interrupted = self._interrupted("".join(["received", *later]))
             if interrupted and later and -signal.SIGKILL in failed.values():  # by this agent
                 return interrupted
             stop = exit_status(self._run_dir, self._since, failed, interrupted)
             if not stop.may_be_restarted or not left or self._asked:
                 return stop
-            place = "from the last checkpoint" if list_checkpoints(self._run_dir.checkpoints) else "from the beginning"
+            place = "from the beginning"
+            if list_checkpoints(self._run_dir.checkpoints):
+                place = "from the last checkpoint"
             again = f"restart {self._max_restarts - left + 1} of {self._max_restarts}, {place}"
             append_record(self._run_dir, "message", level="warn", source="hookflow", text=f"{stop.reason}: {again}")
             options = ["--resume", *self._options]
         return self._interrupted("received before the training began")
 
-    def _interrupted(self, how: str) -> Stop:
+    def _interrupted(self, how: str) -> StopReason:
         first = signal.Signals(self._asked[0])
-        code = 130 if first is signal.SIGINT else 143
-        return Stop(f"{first.name} {how}", "interrupted", code, save=False)
+        code = 143
+        if first is signal.SIGINT:
+            code = 130
+        return StopReason(f"{first.name} {how}", "interrupted", code, save=False)
 
 
 def launch(nproc: int, *arguments: str) -> dict[int, int]:
@@ -157,7 +167,7 @@ def main() -> None:
     parser.add_argument("--locks", type=inherit)
     provided, options = parser.parse_known_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // provided.nproc, 1)))
-    raise SystemExit(Agent(provided.run_dir, provided.nproc, provided.max_restarts, options).execute())
+    raise SystemExit(RankAgent(provided.run_dir, provided.nproc, provided.max_restarts, options).execute())
 
 
 if __name__ == "__main__":

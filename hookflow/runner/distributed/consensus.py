@@ -22,10 +22,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from hookflow.runner.cuda import device_thread
-from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.device.cuda import device_thread
+from hookflow.runner.distributed.rendezvous import RankLayout
 
-BITS = STOP, END_EPOCH, SAVE, TELL, OBEY, VALIDATE, THROTTLE = tuple(1 << bit for bit in range(7))
+BITS = STOP, END_EPOCH, SAVE, REPORT_SAVE, RUN_COMMANDS, VALIDATE, THROTTLE = tuple(1 << bit for bit in range(7))
 """The wishes at a safe point; several are added up."""
 
 OVERHEAD = 0.002
@@ -40,13 +40,13 @@ ANSWERS = 1.0
 Shared = TypeVar("Shared")
 
 
-class Consensus:
+class RankConsensus:
     """The consensus of a process that trains alone, with itself; the base of that of several ranks.
 
     All ranks must make the same calls, in the same order. The loop need not call `step` before `next_iteration`.
     """
 
-    ranks = Ranks()
+    ranks = RankLayout()
     next_iteration = sys.maxsize
     _answers = ANSWERS
 
@@ -89,13 +89,13 @@ class Consensus:
         return time.monotonic()
 
 
-class OverRanks(Consensus):
+class ProcessGroupConsensus(RankConsensus):
     """The consensus of several ranks, over a process group of its own, by the CPU.
 
     A call raises RuntimeError where another rank has gone, or waits more than `timeout` seconds.
     """
 
-    def __init__(self, ranks: Ranks, timeout: float) -> None:
+    def __init__(self, ranks: RankLayout, timeout: float) -> None:
         self.ranks = ranks
         self.next_iteration = 0
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
@@ -110,22 +110,26 @@ class OverRanks(Consensus):
         self._began = time.monotonic()
         for _ in range(3):  # the first one connects the ranks
             self._exchange(0)
-        self._began, self._seconds = time.monotonic(), 0.0
+        self._began = time.monotonic()
+        self._seconds = 0.0
 
     def settle(self, wishes: int) -> int:
-        heard, self._heard = self._heard | self._outcome(), 0
+        heard = self._heard | self._outcome()
+        self._heard = 0
         self._count_anew()
         return heard | self._exchange(wishes & ~heard)
 
     def step(self, position: int, wishes: int) -> int:
         if position < self.next_iteration:
             return 0
-        heard, self.next_iteration = self._outcome(), position + 1
+        heard = self._outcome()
+        self.next_iteration = position + 1
         if heard:
             self._timed = None  # what is done about it is no part of an iteration
             return heard
         if self._timed is None:
-            self._timed, self._last = (position, time.perf_counter()), position - 1
+            self._timed = (position, time.perf_counter())
+            self._last = position - 1
         if position >= self._last + self._every:
             self._start(wishes, self._microseconds(position))
             self._last = position
@@ -177,7 +181,10 @@ class OverRanks(Consensus):
         return heard
 
     def _start(self, wishes: int, microseconds: int) -> None:
-        cost = 0 if math.isinf(self._cost) else int(self._cost)
+        if math.isinf(self._cost):
+            cost = 0
+        else:
+            cost = int(self._cost)
         elapsed = int((time.monotonic() - self._began) * 1e3)
         mine = torch.tensor([*(wishes & bit for bit in BITS), elapsed, microseconds, cost])
         work = dist.all_reduce(mine, dist.ReduceOp.MAX, group=self._group, async_op=True)
@@ -198,10 +205,13 @@ class OverRanks(Consensus):
     def _microseconds(self, position: int) -> int:
         now = time.perf_counter()
         (since, began), self._timed = self._timed or (position, now), (position, now)
-        return max(int((now - began) / (position - since) * 1e6), 1) if position > since else 0
+        if position > since:
+            return max(int((now - began) / (position - since) * 1e6), 1)
+        return 0
 
     def _count_anew(self, every: int | None = None) -> None:
-        self.next_iteration, self._timed = 0, None
+        self.next_iteration = 0
+        self._timed = None
         self._every = every or self._every
 
 

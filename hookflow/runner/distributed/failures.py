@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
-from subprocess import Popen
 from threading import Lock
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from hookflow.events.log import Appender, event_log
 from hookflow.events.now import NOWHERE, iters_in, look, open_memory
@@ -17,8 +16,8 @@ from hookflow.events.run_lock import exit_code
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.distributed import rendezvous
-from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.process.signals import SIGNALS, Stop
+from hookflow.runner.distributed.rendezvous import RankLayout
+from hookflow.runner.process.signals import SIGNALS, StopReason
 from hookflow.text import print_error
 
 _TIMED_OUT = re.compile(r"Timed out waiting (\d+)\s*ms")
@@ -45,10 +44,12 @@ def is_timeout(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _TIMED_OUT.search(str(error)) is not None
 
 
-def explain_timeout(error: BaseException, run_dir: RunDir, ranks: Ranks, hook: str, point: str) -> str:
+def explain_timeout(error: BaseException, run_dir: RunDir, ranks: RankLayout, hook: str, point: str) -> str:
     """Return how long this rank has waited, in which hook (empty for none), and where the other ranks are."""
     result = _TIMED_OUT.search(str(error))
-    seconds = int(result[1]) / 1e3 if result else 0.0
+    seconds = 0.0
+    if result:
+        seconds = int(result[1]) / 1e3
 
     def iteration(rank: int) -> str:
         records = read_records(run_dir, rank)
@@ -57,11 +58,16 @@ def explain_timeout(error: BaseException, run_dir: RunDir, ranks: Ranks, hook: s
     def place(rank: int) -> str:
         seen = look(run_dir.now_of(rank))
         if seen is None or seen[0] == NOWHERE:  # it is on another machine or gone; or in no hook
-            return f"in no hook, {iteration(rank)}" if seen else iteration(rank)
+            if seen:
+                return f"in no hook, {iteration(rank)}"
+            return iteration(rank)
         binding: dict[str, Any] = json.loads(run_dir.plan.read_text("utf-8"))["bindings"][seen[0]]
         return f'in hook "{binding["hook"]}" at {binding["point"]}'
 
-    mine = f'in hook "{hook}" at {point}' if hook else iteration(ranks.rank)
+    if hook:
+        mine = f'in hook "{hook}" at {point}'
+    else:
+        mine = iteration(ranks.rank)
     others = [f"rank {rank} is {place(rank)}" for rank in range(ranks.world) if rank != ranks.rank]
     return f"waited {seconds:g} s for the others, {mine}; {', '.join(others)}"
 
@@ -81,7 +87,7 @@ def explain_loss(error: BaseException) -> str:
     return f"another rank is gone: {message}"
 
 
-def agree_on_failure(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
+def agree_on_failure(ranks: RankLayout, mine: StopReason, *, lost: bool) -> StopReason:
     """Return how the run ends on every rank: as on the first that failed.
 
     It is `mine` itself when this rank was interrupted and no rank has failed, or when it has only `lost` another one
@@ -91,8 +97,13 @@ def agree_on_failure(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
     if store is None:
         return mine  # their agent compares the reports
     failed = mine.status == "failed" and not lost
-    reason = mine.reason if mine.exit == 2 else f"rank {ranks.rank}: {mine.reason}"  # all make the same mistake
-    claim = json.dumps([reason, mine.status, mine.exit]).encode() if failed else b""
+    if mine.exit == 2:  # all make the same mistake
+        reason = mine.reason
+    else:
+        reason = f"rank {ranks.rank}: {mine.reason}"
+    claim = b""
+    if failed:
+        claim = json.dumps([reason, mine.status, mine.exit]).encode()
     try:
         if failed:
             claim = store.compare_set(KEY, "", claim.decode())
@@ -106,7 +117,20 @@ def agree_on_failure(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
     if not claim:
         return mine
     reason, status, code = json.loads(claim)
-    return Stop(reason, status, code, save=False)
+    return StopReason(reason, status, code, save=False)
+
+
+class ChildProcess(Protocol):
+    """A training process that this one has started, or had started for it."""
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return the exit code, a signal's number negative; None while the process lives."""
+        ...
 
 
 class ChildExit:
@@ -117,10 +141,10 @@ class ChildExit:
     `now.bin` open.
     """
 
-    def __init__(self, run_dir: RunDir, start: Callable[[], Popen[bytes]]) -> None:
+    def __init__(self, run_dir: RunDir, start: Callable[[], ChildProcess]) -> None:
         self._run_dir = run_dir
         self._start = start
-        self._child: Popen[bytes] | None = None
+        self._child: ChildProcess | None = None
         self._log = event_log(run_dir.events)
         self._resumes = count_attempts(run_dir) > 0
         with suppress(OSError):  # it is the first attempt
@@ -159,14 +183,19 @@ class ChildExit:
         if any(record["k"] in ENDS for record in records) or not self._run_dir.path.exists():
             return code
         begun = any(record["k"] == "run" for record in records)
-        it = iters_in(self._memory) if self._memory is not None and begun else 0
-        reason, code = self._run_dir.ended_by(code), code or 1
-        stop = Stop(reason, "failed", exit_code(code), save=False)
+        it = 0
+        if self._memory is not None and begun:
+            it = iters_in(self._memory)
+        reason = self._run_dir.ended_by(code)
+        code = code or 1
+        stop = StopReason(reason, "failed", exit_code(code), save=False)
         _append_end(self._run_dir, stop, time.monotonic() - self._began, refused=self._resumes and not begun, done=it)
         return code
 
 
-def exit_status(run_dir: RunDir, since: float, failed: Mapping[int, int], interrupted: Stop | None = None) -> Stop:
+def exit_status(
+    run_dir: RunDir, since: float, failed: Mapping[int, int], interrupted: StopReason | None = None
+) -> StopReason:
     """Return how the attempt that began at `since` (seconds since 1970) has ended.
 
     `failed` are the exit codes of the ranks that did not end with 0, a signal's number negative. Reports count in this
@@ -179,21 +208,21 @@ def exit_status(run_dir: RunDir, since: float, failed: Mapping[int, int], interr
             return stop
     for rank in failed:
         if rank not in recorded and (report := _failure(logs[rank], rank)):
-            return Stop(report, "failed", 1, save=False)
+            return StopReason(report, "failed", 1, save=False)
     if interrupted is not None and any(code in INTERRUPTED for code in failed.values()):
         return next((stop for stop in recorded.values() if stop.exit in INTERRUPTED), interrupted)
     killed = [rank for rank, code in failed.items() if code < 0 and -code not in SIGNALS]
     if killed:  # by SIGNALS a rank ends only where it is on its way out already
         rank = min(killed, key=lambda each: logs[each][-1]["t"] if logs[each] else 0.0)  # the launcher kills later
         reason = f"rank {rank} was {run_dir.ended_by(failed[rank])}; the others were ended"
-        return Stop(reason, "failed", exit_code(failed[rank]), save=False)
+        return StopReason(reason, "failed", exit_code(failed[rank]), save=False)
     if 0 in recorded and (recorded[0].exit or not failed):
         return recorded[0]
     rank, code = next(iter(failed.items()), (0, 0))
-    return Stop(f"rank {rank} ended with exit code {code} without a reason", "failed", 1, save=False)
+    return StopReason(f"rank {rank} ended with exit code {code} without a reason", "failed", 1, save=False)
 
 
-def write_end(run_dir: RunDir, since: float, stop: Stop, resume: str, seconds: float, *, resumes: bool) -> None:
+def write_end(run_dir: RunDir, since: float, stop: StopReason, resume: str, seconds: float, *, resumes: bool) -> None:
     """Append `stop` to the event log of rank 0, unless the attempt that began at `since` has such an end.
 
     `resume` is the command that resumes a failed run; `seconds` is the length of all attempts. When none of them has
@@ -205,14 +234,19 @@ def write_end(run_dir: RunDir, since: float, stop: Stop, resume: str, seconds: f
         return
     refused = resumes and not any(entry["k"] == "run" and entry["t"] >= time.time() - seconds for entry in records)
     if stop.may_be_restarted and not refused:
-        then = f"resume with: {resume}" if list_checkpoints(run_dir.checkpoints) else "there is no checkpoint yet"
+        then = "there is no checkpoint yet"
+        if list_checkpoints(run_dir.checkpoints):
+            then = f"resume with: {resume}"
         stop = replace(stop, reason=f"{stop.reason}; {then}")
     _append_end(run_dir, stop, seconds, refused=refused)
 
 
-def _append_end(run_dir: RunDir, stop: Stop, seconds: float, *, refused: bool, done: int = 0) -> None:
-    fields = {"traceback": ""} if refused else {"status": stop.status, "seconds": seconds}
-    append_record(run_dir, "refused" if refused else "end", done, exit=stop.exit, reason=stop.reason, **fields)
+def _append_end(run_dir: RunDir, stop: StopReason, seconds: float, *, refused: bool, done: int = 0) -> None:
+    if refused:
+        append_record(run_dir, "refused", done, exit=stop.exit, reason=stop.reason, traceback="")
+        return
+    facts = {"exit": stop.exit, "reason": stop.reason, "status": stop.status, "seconds": seconds}
+    append_record(run_dir, "end", done, **facts)
 
 
 def append_record(run_dir: RunDir, kind: str, done: int = 0, **fields: Any) -> None:
@@ -221,7 +255,8 @@ def append_record(run_dir: RunDir, kind: str, done: int = 0, **fields: Any) -> N
     it, ep = (records[-1].get("it", 0), records[-1].get("ep", 0)) if records else (0, 0)
     if done > it:
         length = next((each.get("iters_per_epoch", 0) for each in reversed(records) if each["k"] == "run"), 0)
-        it, ep = done, max(ep, done // length if length else 0)
+        it = done
+        ep = max(ep, done // length if length else 0)
     try:
         with closing(Appender(run_dir.events)) as log:
             log.append([stamped(kind, it, ep, fields)])
@@ -233,12 +268,12 @@ def read_records(run_dir: RunDir, rank: int = 0) -> list[Record]:
     return event_log(run_dir.events_of(rank)).read_all()
 
 
-def _end_of(records: list[Record]) -> Stop | None:
+def _end_of(records: list[Record]) -> StopReason | None:
     for record in reversed(records):
         if record["k"] == "end":
-            return Stop(record["reason"], record["status"], record["exit"], save=False)
+            return StopReason(record["reason"], record["status"], record["exit"], save=False)
         if record["k"] == "refused":
-            return Stop(record["reason"], "failed", record["exit"], save=False)
+            return StopReason(record["reason"], "failed", record["exit"], save=False)
     return None
 
 
@@ -248,4 +283,6 @@ def _failure(records: list[Record], rank: int) -> str:
     if last and last["k"] == "message" and (last["level"], last["source"]) == ("error", "hookflow"):
         return str(last["text"])
     errors = [record for record in records if record["k"] == "error" and record["action"] == "raise"]
-    return f"rank {rank}: {errors[-1]['type']}: {errors[-1]['text']}" if errors else ""
+    if errors:
+        return f"rank {rank}: {errors[-1]['type']}: {errors[-1]['text']}"
+    return ""

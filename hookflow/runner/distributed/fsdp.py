@@ -19,17 +19,17 @@ from hookflow.errors import Locate, Problem, UserError, Where
 from hookflow.hooks.tensors import is_sharded, local, shard_like
 from hookflow.numbers import counted
 from hookflow.pipeline.schema import TYPE, DistributedSection
-from hookflow.runner.builder.selectors import modules_matching
-from hookflow.runner.distributed.parallel import Parallel, broadcast
-from hookflow.runner.precision import HALVES
-from hookflow.runner.random_state import random_state, set_random_state
+from hookflow.runner.device.precision import AUTOCAST_DTYPES
+from hookflow.runner.device.random_state import random_state, set_random_state
+from hookflow.runner.distributed.parallel import SeveralRanksStrategy, broadcast
+from hookflow.runner.model.selectors import modules_matching
 
 
 def without_weights(make: Callable[[], Any], say: Callable[..., None]) -> Any:
     """Return the model that `make` builds, with its parameters on the meta device, where they take no memory.
 
-    `FSDP` gives them the values that rank 0 has built. A model that computes with its parameters as it is built is
-    built again, with them.
+    `FSDPStrategy` gives them the values that rank 0 has built. A model that computes with its parameters as it is built
+    is built again, with them.
     """
 
     def empty(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
@@ -61,7 +61,7 @@ def _replace(tensor: Tensor, other: Tensor) -> None:
     tensor.__dict__.update(attributes)
 
 
-class FSDP(Parallel):
+class FSDPStrategy(SeveralRanksStrategy):
     """Shards each model by torch's `fully_shard`, and with `units` these modules one by one.
 
     Without `units` they are the network's repeated blocks. With `replicas` there are several copies of the model, each
@@ -80,8 +80,12 @@ class FSDP(Parallel):
         parallelize: Callable[[nn.Module, DeviceMesh], Any] | None = None,
     ) -> None:
         super().__init__()
-        self._units, self._replicas, self._together = section.units, section.replicas, section.tensor_parallel
-        self._parallelize, self._precision, self._say = parallelize, precision, say
+        self._units = section.units
+        self._replicas = section.replicas
+        self._together = section.tensor_parallel
+        self._parallelize = parallelize
+        self._precision = precision
+        self._say = say
 
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
         for name, parameter in network.named_parameters():
@@ -123,9 +127,15 @@ class FSDP(Parallel):
     def _shard(self, network: nn.Module) -> None:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        half = HALVES.get(self._precision)
-        mesh = self._layout if self.mesh else self._layout["data"]
-        entries = repeated_block(network) if self._units is None else self._units
+        half = AUTOCAST_DTYPES.get(self._precision)
+        if self.mesh:
+            mesh = self._layout
+        else:
+            mesh = self._layout["data"]
+        if self._units is None:
+            entries = repeated_block(network)
+        else:
+            entries = self._units
         units = [module for module in units_of(network, entries) if module not in self._models]
         if units and self._units is None:
             self._say(f'FSDP gathers {len(units)} modules one by one: distributed.units = ["{entries[0]}"]')
@@ -141,7 +151,9 @@ class FSDP(Parallel):
                 shard(module, mp_policy=policy)
 
     def _make_meshes(self, device: torch.device, place: Locate) -> None:
-        world, copies, together = dist.get_world_size(), self._replicas, self._together
+        world = dist.get_world_size()
+        copies = self._replicas
+        together = self._together
         if world % copies:
             message = f"{world} ranks cannot hold {copies} replicas of the model: each takes as many ranks"
             raise UserError(Problem(message, place("distributed.replicas"), f"choose a divisor of {world}"))
@@ -151,7 +163,9 @@ class FSDP(Parallel):
             self.mesh = self._layout = init_device_mesh(device.type, (world,))
             self.host_mesh = DeviceMesh.from_group(self.host_group, "cpu")
             return
-        names = ("replicate", "shard") if copies > 1 else ("data", "tensor")
+        names = ("data", "tensor")
+        if copies > 1:
+            names = ("replicate", "shard")
         ranks = torch.arange(world).view(copies if copies > 1 else world // together, -1)
         self._layout = init_device_mesh(device.type, tuple(ranks.shape), mesh_dim_names=names)
         if copies > 1:
@@ -245,7 +259,9 @@ def repeated_block(network: nn.Module) -> list[str]:
         for kind, modules in blocks.items()
         if len(modules) > 1
     }
-    return [f"{TYPE}{max(sizes, key=lambda name: sizes[name])}"] if sizes else []
+    if sizes:
+        return [f"{TYPE}{max(sizes, key=lambda name: sizes[name])}"]
+    return []
 
 
 def _can_be_gathered(module: nn.Module) -> bool:

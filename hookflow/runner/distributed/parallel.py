@@ -20,8 +20,8 @@ from hookflow.hooks.optimizer_state import Path, load_optimizer_state
 from hookflow.hooks.tensors import by_dtype, is_sharded, on_device, shard_like
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.shards import mapped, without_contents
-from hookflow.runner.distributed.consensus import Consensus
-from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.distributed.consensus import RankConsensus
+from hookflow.runner.distributed.rendezvous import RankLayout
 
 OF_DDP = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
 """The keys of `[distributed]` that `DistributedDataParallel` takes by the same names."""
@@ -57,7 +57,8 @@ def in_buckets(tensors: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
     for tensor in tensors:
         if bucket and held + tensor.nbytes > size:
             yield bucket
-            bucket, held = [], 0
+            bucket = []
+            held = 0
         bucket.append(tensor)
         held += tensor.nbytes
     if bucket:
@@ -70,7 +71,7 @@ def class_of(model: nn.Module) -> str:
     return (kind.__bases__[-1] if kind.__module__.startswith("torch.distributed") else kind).__name__
 
 
-class Strategy:
+class ParallelStrategy:
     """How the ranks keep one model; this base class is the strategy of a single process, whose calls do nothing.
 
     All ranks must make the same calls, in the same order.
@@ -121,7 +122,7 @@ class Strategy:
         """Give every rank the buffers of rank 0 that a checkpoint keeps, as the statistics of a batch norm."""
 
 
-class Parallel(Strategy):
+class SeveralRanksStrategy(ParallelStrategy):
     """The base of a strategy of several ranks. Each computes the gradients of its share of a batch."""
 
     several = True
@@ -167,7 +168,11 @@ class Parallel(Strategy):
         broadcast(buffer for buffer in buffers if buffer is not None)
 
 
-class DDP(Parallel):
+class UserWrappedStrategy(SeveralRanksStrategy):
+    """The ranks of a loop of the user's own, which has wrapped its model itself: nothing is averaged or shared here."""
+
+
+class DDPStrategy(SeveralRanksStrategy):
     """Averages gradients by `DistributedDataParallel`, while the backward pass still computes others.
 
     The forward pass of each model goes through its wrapper; the model itself, its names and its hooks stay as they are.
@@ -197,8 +202,9 @@ class DDP(Parallel):
         def forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if model not in self._models or not torch.is_grad_enabled():
                 return kind.forward(model, *args, **kwargs)
-            if (wrapper := self._wrappers.get(model)) is None:
-                bare = _Bare(model, partial(kind.forward, model))
+            wrapper = self._wrappers.get(model)
+            if wrapper is None:
+                bare = _BareModel(model, partial(kind.forward, model))
                 self._wrappers[model] = wrapper = DistributedDataParallel(bare, init_sync=False, **self._options)
                 wrapper.require_backward_grad_sync = self._syncs
                 if model in self._comm_hooks:
@@ -240,7 +246,7 @@ class DDP(Parallel):
                 raise UserError(Problem(message, hint="call the network itself: run.model(…), or run.models[name](…)"))
 
 
-class _Bare(nn.Module):
+class _BareModel(nn.Module):
     """A model as its wrapper sees it: without hooks, which fire around the wrapper, and without buffers."""
 
     def __init__(self, model: nn.Module, forward: Callable[..., Any]) -> None:
@@ -256,7 +262,7 @@ class _Bare(nn.Module):
         return iter(())
 
 
-class DDPAtStep(Parallel):
+class DDPAtStepStrategy(SeveralRanksStrategy):
     """Averages gradients when an optimizer steps: for a task that steps its optimizers itself."""
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
@@ -294,25 +300,25 @@ def load_optimizer(
 
 def _like(value: Any, held: Any) -> Any:
     fits = isinstance(value, Tensor) and isinstance(held, Tensor) and value.shape == held.shape
-    return shard_like(value, held) if fits else value
+    if fits:
+        return shard_like(value, held)
+    return value
 
 
-OWN = ("random", "data", "task", "gradients", "scalars", "requests", "engine", "module_hooks")
-"""The entries of a state that each rank has of its own."""
-
-
-def full_state(state: dict[str, Any], consensus: Consensus) -> dict[str, Any]:
+def full_state(
+    state: dict[str, Any], consensus: RankConsensus, per_rank: Sequence[str], by_item: Sequence[str]
+) -> dict[str, Any]:
     """Return the state with what each rank has of its own; the first rank alone gets that of the others.
 
-    All ranks must call it, and each waits for the others. A state of a hook that is equal on all ranks is kept once.
-    Sharded tensors remain so.
+    Each rank has entries `per_rank` of its own; of those `by_item` the items that are not equal on all ranks. All ranks
+    must call it, and each waits for the others. Sharded tensors remain so.
     """
-    hooks = state["hooks"]
-    mine = {name: _digest(hook) for name, hook in hooks.items()}
-    first, *rest = consensus.all_gather_object(mine)
-    alike = {name for name in first if all(look.get(name) == first[name] for look in rest)}
-    own = {key: state[key] for key in OWN}
-    own["hooks"] = {name: hook for name, hook in hooks.items() if name not in alike}
+    own = {key: state[key] for key in per_rank}
+    for key in by_item:
+        digests = {name: _digest(item) for name, item in state[key].items()}
+        first, *rest = consensus.all_gather_object(digests)
+        shared = {name for name in first if all(other.get(name) == first[name] for other in rest)}
+        own[key] = {name: item for name, item in state[key].items() if name not in shared}
     # a GPU's tensor that is pickled would come out on that GPU on every other rank
     sent = mapped(
         without_contents(own), lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) and not leaf.is_meta else leaf
@@ -340,12 +346,15 @@ def _digest(state: Any) -> bytes:
     return checksum.digest()
 
 
-def local_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Return the state of this rank; that of rank 0, with None for "random", where there was no such rank."""
+def local_state(state: dict[str, Any], ranks: RankLayout, by_item: Sequence[str]) -> dict[str, Any]:
+    """Return the state of this rank; that of rank 0, with None for "random", where there was no such rank.
+
+    Of the entries `by_item` a rank has those items alone that differ between ranks.
+    """
     others = state.get("ranks", [])
     if ranks.first:
         return state
     if ranks.rank > len(others):
         return state | {"random": None}
     own: dict[str, Any] = others[ranks.rank - 1]
-    return state | own | {"hooks": state["hooks"] | own["hooks"]}
+    return state | own | {key: state[key] | own[key] for key in by_item}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class RankLayout:
     """The rank of this process, of `world` ranks, and its number on this machine."""
 
     rank: int = 0
@@ -39,13 +39,13 @@ class Ranks:
         return self.rank == 0
 
 
-ALONE = Ranks()
+SINGLE_RANK = RankLayout()
 
 
-def of_environment() -> Ranks:
+def of_environment() -> RankLayout:
     """Return the ranks of the environment that the launcher (torchrun, `hookflow run --nproc`) has set."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    return Ranks(*(int(os.environ.get(name, alone)) for name, alone in zip(names, "010", strict=True)))
+    return RankLayout(*(int(os.environ.get(name, alone)) for name, alone in zip(names, "010", strict=True)))
 
 
 PERIOD = 0.05
@@ -82,7 +82,7 @@ def store(seconds: float) -> Store:
     return PrefixStore("hookflow", result)
 
 
-def rendezvous(ranks: Ranks, seconds: float) -> Store:
+def rendezvous(ranks: RankLayout, seconds: float) -> Store:
     """Return a part of the store that is these ranks' own, once all of them are there.
 
     Rank 0 answers each rank's token with a new prefix, since launchers of several machines count restarts apart. Polls,
@@ -93,7 +93,8 @@ def rendezvous(ranks: Ranks, seconds: float) -> Store:
         return joined
     from torch._C._distributed_c10d import PrefixStore
 
-    tcp_store, me = store(seconds), secrets.token_hex(8)
+    tcp_store = store(seconds)
+    me = secrets.token_hex(8)
     name = me if ranks.first else ""
     tcp_store.set(f"arrived {ranks.rank}", me)
     expected = [f"rank {rank}" for rank in range(ranks.world)]
@@ -121,10 +122,11 @@ def join_anew() -> None:
     global joined
     from torch._C._distributed_c10d import PrefixStore
 
-    joined = PrefixStore("again", joined) if joined is not None else None
+    if joined is not None:
+        joined = PrefixStore("again", joined)
 
 
-def device_of(wanted: str, ranks: Ranks, backend: str, place: Locate) -> torch.device:
+def device_of(wanted: str, ranks: RankLayout, backend: str, place: Locate) -> torch.device:
     """Return the device of this rank for `run.device`: of several GPUs the one of its local rank.
 
     Ranks share a GPU that is named with its number where the backend is gloo: nccl refuses that.
@@ -132,7 +134,7 @@ def device_of(wanted: str, ranks: Ranks, backend: str, place: Locate) -> torch.d
     """
     import torch
 
-    from hookflow.runner.precision import choose_device
+    from hookflow.runner.device.precision import choose_device
 
     where = place("run.device")
     if ranks.world == 1:
@@ -142,7 +144,9 @@ def device_of(wanted: str, ranks: Ranks, backend: str, place: Locate) -> torch.d
             message = f"this is process {ranks.local + 1} on a machine with {torch.cuda.device_count()} GPUs"
             raise UserError(Problem(message, where, "start one process a GPU, or take the device cpu"))
         kind = choose_device("cuda" if wanted == "cuda" or torch.cuda.is_available() else "cpu", where).type
-        return torch.device(kind, ranks.local) if kind == "cuda" else torch.device(kind)
+        if kind == "cuda":
+            return torch.device(kind, ranks.local)
+        return torch.device(kind)
     device = choose_device(wanted, where)
     if device.index is not None and backend != "gloo":
         message = f'run.device = "{wanted}" is one GPU, and there are {ranks.world} processes'
@@ -154,7 +158,7 @@ def device_of(wanted: str, ranks: Ranks, backend: str, place: Locate) -> torch.d
 
 
 @contextmanager
-def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
+def process_group(loaded: Loaded, ranks: RankLayout) -> Iterator[None]:
     """Form the group of all ranks and destroy it; one process alone forms none.
 
     Waits up to `distributed.timeout` seconds until all are there. Raises UserError when the backend does not fit the
@@ -166,7 +170,8 @@ def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
     import torch
     import torch.distributed as dist
 
-    section, place = loaded.pipeline.distributed, loaded.places.of
+    section = loaded.pipeline.distributed
+    place = loaded.places.of
     device = device_of(loaded.pipeline.run.device, ranks, section.backend, place)
     backend = backend_of(section, device, place)
     if device.type == "cuda":
@@ -204,22 +209,26 @@ def leave_process_group() -> None:
         dist.distributed_c10d._update_default_pg(None)
 
 
-def ranks_of_data(section: DistributedSection, ranks: Ranks, place: Locate) -> Ranks:
+def ranks_of_data(section: DistributedSection, ranks: RankLayout, place: Locate) -> RankLayout:
     """Return this process among those that share a batch: with `tensor_parallel`, neighbours have the same share.
 
     Raises UserError when the ranks cannot be divided so.
     """
-    together = section.tensor_parallel if ranks.world > 1 else 1
+    together = 1
+    if ranks.world > 1:
+        together = section.tensor_parallel
     if ranks.world % together:
         message = f"{ranks.world} ranks cannot be divided into groups of {together} that split layers"
         raise UserError(Problem(message, place("distributed.tensor_parallel"), f"choose a divisor of {ranks.world}"))
-    return Ranks(ranks.rank // together, ranks.world // together, ranks.local)
+    return RankLayout(ranks.rank // together, ranks.world // together, ranks.local)
 
 
 def backend_of(section: DistributedSection, device: torch.device, place: Locate) -> str:
     """Return the backend of the process group. Raises UserError when it does not fit the device."""
     if section.backend == "auto":
-        return "nccl" if device.type == "cuda" else "gloo"
+        if device.type == "cuda":
+            return "nccl"
+        return "gloo"
     if section.backend == "nccl" and device.type != "cuda":
         message = f'distributed.backend = "nccl" requires CUDA, and this run computes on {device.type}'
         raise UserError(Problem(message, place("distributed.backend"), '"auto" takes what fits the device'))

@@ -28,7 +28,7 @@ class Change(NamedTuple):
     why: str
 
 
-class Throttles:
+class HookThrottles:
     """How often the throttled hooks of a run fire: `every` holds 1 where a hook fires whenever it is due.
 
     All ranks make the changes that rank 0 asks for, at the same safe point; `record` makes a record of each.
@@ -37,7 +37,8 @@ class Throttles:
     def __init__(self, plan: Plan, state: RunState, record: Callable[..., None]) -> None:
         self.every = {hook.name: 1 for hook in plan.hooks if hook.throttle}
         self.asked: deque[Change] = deque()
-        self._state, self._record = state, record
+        self._state = state
+        self._record = record
 
     def ask(self, change: Change) -> None:
         """Ask for a change; any thread may."""
@@ -58,7 +59,8 @@ class Throttles:
         """Take back what `state_dict` returned; hooks that are no longer throttled fire whenever they are due."""
         for hook in self.every:
             self.every[hook] = 1
-            if (every := state.get(hook, 1)) > 1:
+            every = state.get(hook, 1)
+            if every > 1:
                 self.make(Change(hook, every, "as the checkpoint has it"))
 
 
@@ -77,7 +79,7 @@ EVERY = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
+class _FrameSample:
     """The time of the iterations and of each binding between two frames, in ns."""
 
     at: float
@@ -87,7 +89,7 @@ class _Sample:
 
 
 @dataclass(slots=True)
-class _Trial:
+class _ThrottleTrial:
     """The costs of a throttled hook since `began`, all at one frequency."""
 
     began: float
@@ -108,7 +110,7 @@ class _Trial:
         return sum(total - longest for _, total, longest in self.firings.values())
 
 
-class Budgets:
+class BudgetController:
     """Warns when a hook, or all together, take more than their budget over the last WINDOW seconds.
 
     A hook that keeps its budget by firing less often is judged by FIRINGS at least, all at one frequency. Over the
@@ -117,31 +119,36 @@ class Budgets:
     """
 
     def __init__(
-        self, plan: Plan, limits: "Mapping[str, Budget]", say: Callable[..., None], throttles: Throttles
+        self, plan: Plan, limits: "Mapping[str, Budget]", say: Callable[..., None], throttles: HookThrottles
     ) -> None:
-        self._plan, self._limits, self._say, self._throttles = plan, limits, say, throttles
-        self._trials: dict[str, _Trial] = {}
+        self._plan = plan
+        self._limits = limits
+        self._say = say
+        self._throttles = throttles
+        self._trials: dict[str, _ThrottleTrial] = {}
         self._thinned = {each.id for each in plan.bindings if is_thinned(plan, each)}
-        self._samples: deque[_Sample] = deque()
+        self._samples: deque[_FrameSample] = deque()
         self._over: set[str] = set()
         self._warm = False
 
     @classmethod
-    def of(cls, pipeline: "Pipeline", plan: Plan, say: Callable[..., None], throttles: Throttles) -> "Budgets | None":
-        from hookflow.pipeline.values import Budget
-
-        limits = {name: Budget.parse(node.budget) for name, node in pipeline.hooks.items() if node.budget}
+    def of(
+        cls, pipeline: "Pipeline", plan: Plan, say: Callable[..., None], throttles: HookThrottles
+    ) -> "BudgetController | None":
+        limits = {name: node.budget for name, node in pipeline.hooks.items() if node.budget}
         limits = {name: limit for name, limit in limits.items() if any(hook.name == name for hook in plan.hooks)}
         if pipeline.run.budget:
-            limits[EVERY] = Budget.parse(pipeline.run.budget)
-        return cls(plan, limits, say, throttles) if limits else None
+            limits[EVERY] = pipeline.run.budget
+        if limits:
+            return cls(plan, limits, say, throttles)
+        return None
 
     def take(self, frame: Frame) -> None:
         if not self._warm:
             self._warm = frame["it"] >= WARM_UP
             return
         hooks = {int(id_): int(fired[1]) for id_, fired in frame["hooks"].items()}
-        self._samples.append(_Sample(frame["elapsed"], int(frame["iters"][0]), int(frame["iters"][1]), hooks))
+        self._samples.append(_FrameSample(frame["elapsed"], int(frame["iters"][0]), int(frame["iters"][1]), hooks))
         while self._samples[0].at < frame["elapsed"] - WINDOW:
             self._samples.popleft()
         if not frame["hooks"] and not frame["iters"][0]:
@@ -153,16 +160,19 @@ class Budgets:
 
     def _judge(self, hook: str, frame: Frame) -> None:
         """Ask for another frequency of a throttled hook where it is over its budget, or far below."""
-        now, every, budget = frame["elapsed"], self._throttles.every[hook], self._limits[hook]
+        now = frame["elapsed"]
+        every = self._throttles.every[hook]
+        budget = self._limits[hook]
         trial = self._trials.get(hook)
         if trial is None or any(change.hook == hook for change in self._throttles.asked):
             mine = [each.id for each in self._plan.bindings if each.hook == hook and each.id in self._thinned]
-            self._trials[hook] = _Trial(now, firings={id_: [0, 0, 0] for id_ in mine})
+            self._trials[hook] = _ThrottleTrial(now, firings={id_: [0, 0, 0] for id_ in mine})
             return
         trial.add(frame)
         if not trial.ns or max(count for count, *_ in trial.firings.values()) < FIRINGS:
             return
-        used, new = trial.used / budget.ns(trial.iters, trial.ns), every
+        used = trial.used / budget.ns(trial.iters, trial.ns)
+        new = every
         if used > 1:
             new = min(2 ** ceil(log2(used * every)), RAREST)
         elif now - trial.began < WINDOW:
@@ -175,7 +185,8 @@ class Budgets:
             self._throttles.ask(Change(hook, new, f"it took {share}, and the budget is {budget}"))
 
     def _exceeded(self) -> Iterator[str]:
-        iters, ns = sum(each.iters for each in self._samples), sum(each.ns for each in self._samples)
+        iters = sum(each.iters for each in self._samples)
+        ns = sum(each.ns for each in self._samples)
         spent: Counter[int] = Counter()
         for each in self._samples:
             spent.update(each.by_binding)
@@ -185,8 +196,13 @@ class Budgets:
             used = own.total() / budget.ns(iters, ns)
             if used > 1 and name not in self._over:
                 costliest = self._plan.bindings[own.most_common(1)[0][0]]
-                who = f'hook "{name}"' if name else "all hooks together"
-                at = f"{costliest.hook} at {costliest.point}" if name == EVERY else f"at {costliest.point}"
+                who = "all hooks together"
+                if name:
+                    who = f'hook "{name}"'
+                if name == EVERY:
+                    at = f"{costliest.hook} at {costliest.point}"
+                else:
+                    at = f"at {costliest.point}"
                 share = f"{percent(own.total() / ns)} % of the iterations, {duration(own.total() / iters)} each"
                 yield f"{who}: {share}, and the budget is {budget}; most of it {at}"
                 self._over.add(name)

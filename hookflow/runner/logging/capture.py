@@ -20,14 +20,18 @@ from hookflow.graph.plan import Plan
 from hookflow.runner.logging.timing import HOOKS, ITERATION, NOBODY, OUTSIDE, Array, Stamps, on_host_clock
 
 
-class Capture:
+class TraceCapture:
     """Keeps what is stamped from `began` on (by `time.perf_counter`), until so many iterations are over.
 
     `first` is the first iteration, counted from 1.
     """
 
     def __init__(self, plan: Plan, first: int, iters: int, began: float, rank: int) -> None:
-        self.first, self.iters, self._plan, self._rank, self._began = first, iters, plan, rank, began
+        self.first = first
+        self.iters = iters
+        self._plan = plan
+        self._rank = rank
+        self._began = began
         self._marks: list[Array] = []
         self._apart: list[Array] = []
         self._nested: list[Array] = []
@@ -57,16 +61,16 @@ class Capture:
         starts = np.array([begin for begin, _, name, _ in spans if name == "iteration"])
         if not len(starts):
             return 0
-        zero, end = starts[0], max(end for _, end, name, _ in spans if name == "iteration")
+        zero = starts[0]
+        end = max(end for _, end, name, _ in spans if name == "iteration")
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": self._rank, "tid": 0, "args": {"name": f"rank {self._rank}"}}
         ]
         inside = [span for span in spans if zero <= span[0] < end]
         for begin, until, name, place in inside:
             it = self.first + int(np.searchsorted(starts, begin, "right")) - 1
-            when = {"ts": round((begin - zero) * 1e6, 3), "dur": round((until - begin) * 1e6, 3)}
             event = {"ph": "X", "name": name, "cat": place, "pid": self._rank, "tid": 0}
-            events.append({**event, **when, "args": {"iteration": it}})
+            events.append({**event, **_microseconds(begin, until, zero), "args": {"iteration": it}})
         if self._device:
             host, device = on_host_clock(self._device)
             track = {"pid": self._rank, "tid": DEVICE}
@@ -74,8 +78,7 @@ class Capture:
             for event, (begin, until, _, place) in zip(events[1:], inside, strict=False):
                 if place != "outside" and host[0] <= begin <= until <= host[-1]:
                     first, last = np.interp([begin, until], host, device).tolist()
-                    when = {"ts": round((first - zero) * 1e6, 3), "dur": round((last - first) * 1e6, 3)}
-                    events.append({**event, **track, **when})
+                    events.append({**event, **track, **_microseconds(first, last, zero)})
         path.parent.mkdir(exist_ok=True)
         lines = ",\n".join(map(json.dumps, events))  # one by one, so that the training gets its turns in between
         began = time.time() - time.perf_counter() + zero
@@ -111,3 +114,8 @@ class Capture:
                     inner.append((begin, seconds))
                 bound = self._plan.bindings[int(binding)]
                 yield begin, begin + seconds, bound.hook, bound.point
+
+
+def _microseconds(begin: float, end: float, zero: float) -> dict[str, float]:
+    """Return when a span begins, from `zero` on, and how long it takes, as a trace states it; all else in seconds."""
+    return {"ts": round((begin - zero) * 1e6, 3), "dur": round((end - begin) * 1e6, 3)}

@@ -20,7 +20,7 @@ from torch import Tensor
 from hookflow.events.records import Level
 from hookflow.events.rundir import of_rank
 from hookflow.png import COLOUR_TYPES, encode_png
-from hookflow.runner.cuda import device_thread, event_of_stream
+from hookflow.runner.device.cuda import device_thread, event_of_stream
 from hookflow.runner.process.state import RunState
 from hookflow.text import masked
 
@@ -35,18 +35,25 @@ def copied(image: Any, called: str) -> Tensor:
     Raises TypeError, which names `called`, for anything that is no image.
     """
     first = isinstance(image, Tensor)
-    provided: Tensor = image.detach() if first else _of_array(image, called)
+    if first:
+        provided: Tensor = image.detach()
+    else:
+        provided = _of_array(image, called)
     sizes = tuple(provided.shape)
     if provided.ndim == 2:
         provided = provided.unsqueeze(2)
     elif provided.ndim == 3 and sizes[0] in COLOUR_TYPES and (first or sizes[2] not in COLOUR_TYPES):
         provided = provided.permute(1, 2, 0)
     if provided.ndim != 3 or provided.shape[2] not in COLOUR_TYPES or not provided.numel():
-        several = "; log the images of a batch one by one, or make a grid of them" if provided.ndim == 4 else ""
+        several = ""
+        if provided.ndim == 4:
+            several = "; log the images of a batch one by one, or make a grid of them"
         raise TypeError(f"{called} needs height × width × 1, 3 or 4 channels, last or first, not {sizes}{several}")
     if not (provided.is_floating_point() or provided.dtype in (torch.uint8, torch.bool)):
         raise TypeError(f"{called} needs uint8, floating (0…1) or boolean values, not {provided.dtype}")
-    return provided.clone(memory_format=torch.contiguous_format) if first else provided.contiguous()
+    if first:
+        return provided.clone(memory_format=torch.contiguous_format)
+    return provided.contiguous()
 
 
 def _of_array(image: Any, called: str) -> Tensor:
@@ -93,7 +100,7 @@ GRACE = 10.0
 """Seconds that the end of a run waits for what is in the queue."""
 
 
-class Job(NamedTuple):
+class MediaJob(NamedTuple):
     """Something to write: its bytes, what writes it, and the event after which its tensor is computed, if any."""
 
     size: int
@@ -101,14 +108,18 @@ class Job(NamedTuple):
     computed: Any
 
 
-class Media:
+class MediaRecorder:
     """Writes images below `folder`/images, and puts a record for each into the event log; so too for histograms."""
 
     def __init__(
         self, folder: Path, state: RunState, put: Callable[..., None], say: Callable[[str, Level], None], rank: int = 0
     ) -> None:
-        self._folder, self._state, self._put, self._say, self._rank = folder, state, put, say, rank
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._folder = folder
+        self._state = state
+        self._put = put
+        self._say = say
+        self._rank = rank
+        self._queue: SimpleQueue[MediaJob | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._given = self._done = 0  # each is counted by one thread alone, so that neither needs a lock
         self._given_bytes = self._done_bytes = 0
@@ -133,13 +144,15 @@ class Media:
             self._queue.put(None)
             self._thread.join(GRACE)
             self._given_up = True
-        if lost := self._dropped + self._failed + self._given - self._done:
+        lost = self._dropped + self._failed + self._given - self._done
+        if lost:
             self._say(f"{lost} logged images and histograms were lost", "warn")
 
     def _submit(self, tensor: Tensor, place: Place | None, work: Callable[..., None]) -> None:
         """Queue `work` on a tensor, after what computes it: an offloaded hook may do so on a stream of its own."""
         size = tensor.nbytes
-        waiting, held = self._given - self._done, self._given_bytes - self._done_bytes
+        waiting = self._given - self._done
+        held = self._given_bytes - self._done_bytes
         if waiting >= PLACES or (waiting and held + size > ROOM):
             self._dropped += 1
             if self._dropped == 1:
@@ -151,7 +164,7 @@ class Media:
         self._given += 1
         self._given_bytes += size
         it, ep = place or (self._state.iter, self._state.epoch)
-        self._queue.put(Job(size, partial(work, it, ep), event_of_stream(tensor)))
+        self._queue.put(MediaJob(size, partial(work, it, ep), event_of_stream(tensor)))
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None and not self._given_up:
@@ -181,7 +194,10 @@ class Media:
         parts = (re.sub(r"[^\w.-]", "_", part)[:80] for part in name.split("/") if part.strip(". "))
         folder = Path("images", *parts)
         before, count = self._latest.get(folder, (-1, 0))
-        count = count + 1 if before == it else 0
+        if before == it:
+            count = count + 1
+        else:
+            count = 0
         self._latest[folder] = it, count
         return of_rank(folder / f"it{it:08}{f'-{count}' if count else ''}.png", self._rank)
 

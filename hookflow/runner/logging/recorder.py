@@ -8,6 +8,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -19,14 +20,15 @@ from hookflow.events.reading import read_command
 from hookflow.events.records import HOOKFLOW, ROWS, CommandRecord, Frame, Level, Message, Record, shortened, stamped
 from hookflow.events.rundir import RunDir, of_rank
 from hookflow.graph.plan import OnError
+from hookflow.hooks.progress import HookProgress
 from hookflow.runner.distributed.failures import explain_timeout, is_peer_lost, is_timeout
-from hookflow.runner.distributed.rendezvous import ALONE, Ranks
-from hookflow.runner.logging.budgets import Budgets
-from hookflow.runner.logging.capture import Capture
-from hookflow.runner.logging.timing import Books
+from hookflow.runner.distributed.rendezvous import SINGLE_RANK, RankLayout
+from hookflow.runner.logging.budgets import BudgetController
+from hookflow.runner.logging.capture import TraceCapture
+from hookflow.runner.logging.timing import TimingAggregator
 from hookflow.runner.process.state import RunState
 from hookflow.text import masked, print_error
-from hookflow.user_code import causes, innermost, through_user_code
+from hookflow.user_code import causes, explanation_of, innermost, mark_printed, through_user_code
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +49,7 @@ SANITY = "the sanity check over the validation"
 """The name in a note on an exception."""
 
 
-class Recorder:
+class EventRecorder:
     """Appends frames and events to the event log, and passes on the commands of the command log.
 
     A log that cannot be written harms no training: records are lost meanwhile, and the log says so once it can.
@@ -59,7 +61,7 @@ class Recorder:
         self,
         run_dir: RunDir,
         on_command: Callable[[CommandRecord], None],
-        ranks: Ranks = ALONE,
+        ranks: RankLayout = SINGLE_RANK,
         *,
         prints_failure: bool = True,
         held: bool = False,
@@ -85,9 +87,11 @@ class Recorder:
         self._scalars: deque[tuple[int, int, float, str, float | torch.Tensor, Any]] = deque()
         self._unread: set[str] = set()
         self._progress: RunState | None = None
-        self._books: Books | None = None
-        self._captures: list[Capture] = []
-        self.budgets: Budgets | None = None
+        self._timing: TimingAggregator | None = None
+        self._captures: list[TraceCapture] = []
+        self._works: list[HookProgress] = []
+        """What hooks do at the moment and show as a bar; hooks add to it and take away."""
+        self.budgets: BudgetController | None = None
         """The budgets of hooks; None where the pipeline has none."""
         self._samples = 0
         self._hooks_due = 0.0
@@ -112,25 +116,27 @@ class Recorder:
         with self._one_at_a_time:
             self._queue.clear()
             self._scalars.clear()
-            self._books = None
+            self._timing = None
             self.held = False
 
-    def watch(self, books: Books, progress: RunState) -> None:
+    def watch(self, timing: TimingAggregator, progress: RunState) -> None:
         """Write frames of these from now on, and stamp records with the iteration and the epoch of `progress`."""
-        self._progress, self._books = progress, books
+        self._progress = progress
+        self._timing = timing
 
     def unwatch(self) -> None:
         """Write what is left of an attempt that is over: another one begins in this process."""
         self.flush()
-        self._progress = self._books = None
+        self._progress = self._timing = None
         self._captures.clear()
 
-    def trace(self, capture: Capture) -> None:
+    def trace(self, capture: TraceCapture) -> None:
         """Write a trace, once it is whole; at the end of the run what there is of it."""
-        assert self._books is not None
+        assert self._timing is not None
         self._captures.append(capture)
-        self._books.keeps.append(capture.add)
-        if device := self._books.device:
+        self._timing.keeps.append(capture.add)
+        device = self._timing.device
+        if device:
             device.clock.every = capture.on_device = True
 
     def put(self, kind: str, **fields: Any) -> None:
@@ -143,6 +149,28 @@ class Recorder:
     def say(self, text: str, level: Level = "info", source: str = HOOKFLOW) -> None:
         """Record a message; `source` is who says it."""
         self.put("message", level=level, source=source, text=text)
+
+    @contextmanager
+    def progress(self, work: HookProgress) -> Iterator[HookProgress]:
+        """Record how far some work of a hook is, while the block lasts."""
+        self._put_progress(work)
+        self._works.append(work)
+        try:
+            yield work
+        finally:
+            self._works.remove(work)
+            self._put_progress(work, over=True)
+
+    def _put_progress(self, work: HookProgress, *, over: bool = False) -> None:
+        self.put(
+            "progress",
+            hook=work.hook,
+            name=work.name,
+            done=work.done,
+            total=work.total,
+            seconds=work.seconds,
+            over=over,
+        )
 
     def scalar(
         self, name: str, value: "float | torch.Tensor", computed: Any = None, place: tuple[int, int] | None = None
@@ -167,7 +195,8 @@ class Recorder:
             self.reported = error
             if self._ranks.world > 1 and is_peer_lost(error):
                 return
-        kind, text = type(error).__name__, str(error)
+        kind = type(error).__name__
+        text = str(error)
         if any(SANITY in str(note) for note in getattr(error, "__notes__", ())):
             text = f"in {SANITY}: {text}"  # notes are seen in the traceback alone
         why = f"{kind}: {text}"
@@ -183,7 +212,8 @@ class Recorder:
         summary = shortened(masked("".join(lines)))
         if action == "raise":
             self.traceback = summary
-        at, led = innermost(summary), "\n".join(causes(error))
+        at = innermost(summary)
+        led = masked("\n".join([*explanation_of(error), *causes(error)]))
         about = {"hook": hook, "point": point, "type": kind, "text": text, "action": action}
         done, ep = self._place()
         it = done + bool(self._progress and self._progress.iterating) if it is None else it
@@ -191,19 +221,24 @@ class Recorder:
         if (self._prints_failure and not diagnosed) or action != "raise":  # after the record: it may wait for a reader
             owner = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
             print_error(f"{owner}{summary}".removesuffix("\n"))
+            mark_printed(error)
 
     def close(self) -> None:
         """Write what is left and end the thread; give up after GRACE seconds, if the disk or device does not answer."""
         self._closing.set()
         self._thread.join(GRACE)
         if self._thread.is_alive():
-            silent = "device, which computes logged numbers," if self._waits_for_device else "disk"
+            silent = "disk"
+            if self._waits_for_device:
+                silent = "device, which computes logged numbers,"
             print_error(f"hookflow: the {silent} does not answer; the end of the event log is lost")
 
     def _place(self) -> tuple[int, int]:
         if self._progress:
             return self._progress.iter, self._progress.epoch
-        return (self._beginning["it"], self._beginning["ep"]) if self._beginning else (0, 0)
+        if self._beginning:
+            return (self._beginning["it"], self._beginning["ep"])
+        return (0, 0)
 
     def _work(self) -> None:
         due = 0.0
@@ -214,7 +249,8 @@ class Recorder:
             if self._commands.passed_over > passed_over:
                 self.say("the command log has a line that is no command; it is passed over", "warn")
             self._check_clock()
-            if (now := time.monotonic()) >= due:
+            now = time.monotonic()
+            if now >= due:
                 due = now + min(max((now - self._began) / 2400, QUICKEST), SLOWEST)
                 self.flush()
             elif self._queue:
@@ -224,13 +260,18 @@ class Recorder:
 
     def _check_clock(self) -> None:
         """Warn where the system clock was set by a second or more, as a clock shows that cannot be set."""
-        before, now, after = time.monotonic(), time.time(), time.monotonic()
+        before = time.monotonic()
+        now = time.time()
+        after = time.monotonic()
         if after - before > 0.1:  # this process has stood still in between
             return
         step = now - before - self._clock_offset
         self._clock_offset += step
         if abs(step) >= 1:
-            which = f"back by {-step:.0f} s" if step < 0 else f"forward by {step:.0f} s, or the machine slept"
+            if step < 0:
+                which = f"back by {-step:.0f} s"
+            else:
+                which = f"forward by {step:.0f} s, or the machine slept"
             self.say(f"the clock was set {which}: times before and after that cannot be compared", "warn")
 
     def flush(self, *, frame: bool = True, patience: float = -1) -> bool:
@@ -266,28 +307,37 @@ class Recorder:
 
     def _news(self, framed: bool) -> list[Record]:
         """Return a record for everything since the last time, in the order in which it came."""
-        frame = [self._frame(self._books, self._progress)] if framed and self._books and self._progress else []
+        for work in [*self._works] if framed else ():
+            if work.has_moved():
+                self._put_progress(work)
+        frame = []
+        if framed and self._timing and self._progress:
+            frame = [self._frame(self._timing, self._progress)]
         came = len(self._queue)  # before the numbers are taken: those that came before an event are then among them
         rows, unread = self._read_scalars()
         dated = [(row.t, row) for row in rows] + [(each["t"], each) for each in [*unread, *_take(self._queue, came)]]
         return [*_packed(item for _, item in sorted(dated, key=itemgetter(0))), *frame]
 
-    def _frame(self, books: Books, run: RunState) -> Frame:
+    def _frame(self, timing: TimingAggregator, run: RunState) -> Frame:
         stage = run.stage  # first: the training goes on meanwhile, and no iteration is older than its stage
-        books.update()
+        timing.update()
         for capture in [each for each in self._captures if each.is_whole or self._closing.is_set()]:
             self._captures.remove(capture)
-            books.keeps.remove(capture.add)
-            if books.device:
-                books.device.clock.every = bool(self._captures)
+            timing.keeps.remove(capture.add)
+            if timing.device:
+                timing.device.clock.every = bool(self._captures)
             self._write_trace(capture)
-        before, self._samples = self._samples, books.timeline.samples
-        phases, books.phases = books.phases, dict.fromkeys(books.phases, 0)
-        elapsed, hooks = time.monotonic() - self._run_began, {}
+        before = self._samples
+        self._samples = timing.timeline.samples
+        phases = timing.phases
+        timing.phases = dict.fromkeys(timing.phases, 0)
+        elapsed = time.monotonic() - self._run_began
+        hooks = {}
         if elapsed >= self._hooks_due or self._closing.is_set():
             self._hooks_due = elapsed + min(HOOKS, SOONER * elapsed)
-            hooks = {str(k): fired for k, cell in enumerate(books.cells) if (fired := cell.take())}
-        cost, self._cost = self._cost, 0
+            hooks = {str(k): fired for k, cell in enumerate(timing.cells) if (fired := cell.take())}
+        cost = self._cost
+        self._cost = 0
         frame = Frame(
             k="frame",
             t=round(time.time(), 3),
@@ -298,24 +348,27 @@ class Recorder:
             bn=run.batches,
             samples=self._samples - before,
             phases=phases,
-            iters=books.iterations.take() or [0, 0, 0, 0, [0]],
+            iters=timing.iterations.take() or [0, 0, 0, 0, [0]],
             hooks=hooks,
             cost=cost,
             elapsed=round(elapsed, 3),
         )
-        if books.device and (device := books.device.take()):
+        if timing.device and (device := timing.device.take()):
             frame["device"] = device
-        if beside := books.beside():
-            frame["beside"] = beside
+        offloaded = timing.take_offloaded()
+        if offloaded:
+            frame["beside"] = dict(offloaded)
         if self.budgets:
             self.budgets.take(frame)
         return frame
 
-    def _write_trace(self, capture: Capture) -> None:
+    def _write_trace(self, capture: TraceCapture) -> None:
         path = of_rank(self._run_dir.traces / f"it{capture.first:08d}.json", self._ranks.rank)
         try:
-            if iters := capture.write(path):
-                where, last = str(path.relative_to(self._run_dir.path)), capture.first + iters - 1
+            iters = capture.write(path)
+            if iters:
+                where = str(path.relative_to(self._run_dir.path))
+                last = capture.first + iters - 1
                 self.put("trace", it=last, path=where, first=capture.first, iters=iters)
         except OSError as error:
             self.say(f"the trace cannot be written: {error.strerror}", "warn")

@@ -1,13 +1,13 @@
 """Timing: the training thread stamps the clock, another thread computes sums and histograms.
 
-The training thread writes rows of numbers into preallocated memory (`Rows`), without a lock:
+The training thread writes rows of numbers into preallocated memory (`RowBuffer`), without a lock:
 
 - the timeline: marks, each saying what the time since the mark before it was spent on;
 - firings of the readable dispatcher: binding, begin, duration;
 - firings of a point that the generated dispatcher calls: all its stamps in one row;
 - spans: when hooks had the training thread, so that their time can be taken out of the phase around them.
 
-`Books` takes them a few times a second. Only that thread writes the sums, so they need no lock either.
+`TimingAggregator` takes them a few times a second. Only that thread writes the sums, so they need no lock either.
 
 A GPU computes after the host has launched the work, so the stamps of the host show launches. In a sampled iteration
 each stamp records an event on the stream of the device, too (`DeviceClock`). The thread that computes the sums asks
@@ -15,7 +15,7 @@ whether the events have passed, and never waits.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from struct import Struct
@@ -43,13 +43,13 @@ OUTSIDE = ("", "validation", "checkpoint", "commands")
 """Kinds of time outside of iterations."""
 NOBODY, VALIDATION, SAVING, COMMANDS = (ITERATION + 1 + k for k in range(len(OUTSIDE)))
 
-CHUNK = 4096
+CHUNK_ROWS = 4096
 """Rows that are allocated at a time."""
-KEPT = 256
+MAX_CHUNKS = 256
 """Chunks that wait at most for a reader who does not come; older ones are dropped."""
 
 
-class Chunk:
+class RowChunk:
     """Memory for some rows; `at` bytes of it are written."""
 
     __slots__ = ("at", "data")
@@ -59,10 +59,10 @@ class Chunk:
         self.at = 0
 
 
-class Rows:
+class RowBuffer:
     """Rows of `width` float64, which one thread appends and another one takes; `several` at most are put at once.
 
-    A row is in place before `Chunk.at` says so, and a chunk in the queue before it is written to: so a reader sees
+    A row is in place before `RowChunk.at` says so, and a chunk in the queue before it is written to: so a reader sees
     whole rows, in order, whenever it looks.
     """
 
@@ -70,19 +70,19 @@ class Rows:
         self.width = width
         self.pack = Struct(f"{width}d").pack_into
         self.size = 8 * width
-        self.end = CHUNK * self.size
+        self.end = CHUNK_ROWS * self.size
         self._spare = (several - 1) * self.size
-        self._chunks: deque[Chunk] = deque()
-        self._reading: Chunk | None = None
+        self._chunks: deque[RowChunk] = deque()
+        self._reading: RowChunk | None = None
         self._taken = 0
         self.turn()
 
     def turn(self) -> None:
         """Begin a new chunk; the old one is full."""
-        fresh = Chunk(self.end + self._spare)
+        fresh = RowChunk(self.end + self._spare)
         self._chunks.append(fresh)
         self.chunk = fresh
-        if len(self._chunks) > KEPT:
+        if len(self._chunks) > MAX_CHUNKS:
             with suppress(IndexError):  # the reader has come after all
                 self._chunks.popleft()
 
@@ -99,7 +99,8 @@ class Rows:
         while self._chunks:
             chunk = self._chunks[0]
             if chunk is not self._reading:  # the one before is done with, or was dropped
-                self._reading, self._taken = chunk, 0
+                self._reading = chunk
+                self._taken = 0
             at = chunk.at
             used.append(np.frombuffer(chunk.data, np.float64, (at - self._taken) // 8, self._taken))
             self._taken = at
@@ -116,7 +117,7 @@ class Timeline:
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
-        self.rows = Rows(2, several=5)
+        self.rows = RowBuffer(2, several=5)
         self.samples = 0
         self.excluded_s = 0.0
         self._excluded = 0
@@ -164,7 +165,7 @@ class Timeline:
                 self.excluded_s += perf_counter() - began
 
 
-class Cell:
+class DurationHistogram:
     """The durations of one thing since the last frame, in ns: number, sum, last, longest, and a histogram."""
 
     __slots__ = ("_bins", "last", "longest", "n", "total")
@@ -185,7 +186,7 @@ class Cell:
         self.total += int(ns.sum())
         self.last = int(ns[-1])
         self.longest = max(self.longest, int(ns.max()))
-        counts = np.bincount(bins_of(ns), minlength=BINS)
+        counts = np.bincount(compute_bins(ns), minlength=BINS)
         self._bins = self._bins + counts if len(self._bins) else counts
 
     def take(self) -> list[Any] | None:
@@ -199,41 +200,42 @@ class Cell:
         return result
 
 
-def bins_of(ns: Array) -> Array:
+def compute_bins(ns: Array) -> Array:
     """Return the bin of each duration: `hookflow.events.packing.bin_of` for many at once."""
     exponent = np.maximum(np.frexp(ns.astype(np.float64))[1] - 3, 0)
     bins: Array = (exponent << 2) + (ns >> exponent)
     return bins
 
 
-class Books:
+class TimingAggregator:
     """The cost of everything since the last frame: a cell for each binding, one for iterations, and ns of each phase.
 
     Only the recorder's thread calls `update`.
     """
 
-    def __init__(self, bindings: int, timeline: Timeline, device: "DeviceBooks | None" = None) -> None:
+    def __init__(self, bindings: int, timeline: Timeline, device: "DeviceTimingAggregator | None" = None) -> None:
         self.device = device
-        self.cells = [Cell() for _ in range(bindings)]
-        self.iterations = Cell()
+        self.cells = [DurationHistogram() for _ in range(bindings)]
+        self.iterations = DurationHistogram()
         self.phases = dict.fromkeys(PHASES, 0)
         self.timeline = timeline
-        self.firings = Rows(4)
+        self.firings = RowBuffer(4)
         """From the readable dispatcher: binding, begin, seconds, and 1 (0 where its trigger has said no)."""
-        self.spans = Rows(2)
+        self.spans = RowBuffer(2)
         """Begin and end of the time that hooks of the readable dispatcher took."""
-        self.points: list[tuple[tuple[int, ...], Rows]] = []
+        self.points: list[tuple[tuple[int, ...], RowBuffer]] = []
         """From the generated dispatcher: the bindings of a point, and the rows of their stamps."""
         self.keeps: list[Callable[[Array, Sequence[Array], Array, Sequence[Stamps]], None]] = []
         """Called with the stamps that are taken, while iterations are traced: see `Capture.add`."""
-        self.beside: Callable[[], dict[str, list[int]]] = dict
+        self.take_offloaded: Callable[[], Mapping[str, list[int]]] = dict
         """Returns what offloaded bindings have done beside the training, by their ids."""
         self._waiting = NO_SPANS  # spans that no mark has closed yet
         self._mark = self._ended = perf_counter()
 
     def update(self) -> None:
         """Take what has been stamped since the last time."""
-        apart, device = list[Array](), self.device
+        apart = list[Array]()
+        device = self.device
         sampled = device.closed if device else 0
         marks = self.timeline.rows.take()  # first: a span that belongs to one of them has been put before it
         spans = [NO_SPANS]
@@ -251,12 +253,15 @@ class Books:
             spans.append(stamps[:, [0, -1]])
         spans.append(self.spans.take())
         firings = self.firings.take()
-        of, durations, fired = firings[:, 0].astype(np.int64), _nanoseconds(firings[:, 2]), firings[:, 3] > 0
+        of = firings[:, 0].astype(np.int64)
+        durations = _nanoseconds(firings[:, 2])
+        fired = firings[:, 3] > 0
         for binding in np.flatnonzero(np.bincount(of)).tolist():  # np.unique would import numpy.ma
             mine = of == binding
             self.cells[binding].add(durations[mine & fired])
             self.cells[binding].total += int(durations[mine & ~fired].sum())
-        new, nested = np.concatenate(spans), firings[fired, :3]
+        new = np.concatenate(spans)
+        nested = firings[fired, :3]
         timed = device.update(sampled, marks, new, np.concatenate([nested, *apart])) if device else ()
         for keep in [*self.keeps]:
             keep(marks, apart, nested, timed)
@@ -266,11 +271,12 @@ class Books:
 
     def _take_marks(self, marks: Array) -> None:
         """Book the time between marks to phases, and take out of each what hooks have had of it."""
-        times, spent_on = marks[:, 0], marks[:, 1]
+        times = marks[:, 0]
+        spent_on = marks[:, 1]
         later = self._waiting[:, 0] > times[-1]
         begins, until = self._waiting[~later].T
         self._waiting = self._waiting[later]
-        sums = booked(times, spent_on, np.diff(times, prepend=self._mark), begins, until - begins)
+        sums = sum_phases(times, spent_on, np.diff(times, prepend=self._mark), begins, until - begins)
         self._mark = float(times[-1])
         for phase, seconds in zip(PHASES, sums.tolist(), strict=False):
             self.phases[phase] += max(round(seconds * 1e9), 0)
@@ -281,13 +287,14 @@ class Books:
             self._ended = float(times[bounds][-1])
 
 
-def booked(times: Array, spent_on: Array, lasted: Array, begins: Array, took: Array) -> Array:
+def sum_phases(times: Array, spent_on: Array, lasted: Array, begins: Array, took: Array) -> Array:
     """Return the seconds of each kind of time, float64 (kinds,).
 
     The time before each mark `lasted` so long. Spans of hooks that begin at `begins` took so long: that is the time of
     hooks, and not of the phase around them.
     """
-    kinds, count = spent_on.astype(np.int64), int(COMMANDS) + 1
+    kinds = spent_on.astype(np.int64)
+    count = int(COMMANDS) + 1
     hooks = np.bincount(kinds[np.searchsorted(times, begins)], took, count)
     sums: Array = np.bincount(kinds, lasted, count) - hooks
     sums[int(HOOKS)] += hooks[: int(NOBODY)].sum()
@@ -299,11 +306,11 @@ def _nanoseconds(seconds: Array) -> Array:
     return np.rint(seconds * 1e9).astype(np.int64)
 
 
-APART = 2.5e-4
+SAMPLE_SPACING = 2.5e-4
 """Seconds between two sampled iterations for each event of the first; to record and ask it takes some microseconds."""
 
 
-ALIKE = 0.25
+LAUNCH_BOUND_TOLERANCE = 0.25
 """By how much of the host's time that of the device may differ in what is bound by launches."""
 
 
@@ -336,7 +343,10 @@ class DeviceClock:
 
     def _record(self, sample: Sample, now: float) -> None:
         idle = bool(sample) and sample[-1][1].query()
-        event = self.spare.popleft() if self.spare else self._make()
+        if self.spare:
+            event = self.spare.popleft()
+        else:
+            event = self._make()
         event.record()
         sample.append((now, event, idle))
 
@@ -344,7 +354,7 @@ class DeviceClock:
         """Begin another iteration at the last stamp."""
         if self.open is not None:
             self.sampled.append(self.open)
-            self._due = self._last + APART * len(self.open)
+            self._due = self._last + SAMPLE_SPACING * len(self.open)
             self.open = None
         if self.every or self._last >= self._due:
             sample: Sample = []
@@ -386,7 +396,7 @@ class DeviceTimeline(Timeline):
             yield
 
 
-class DeviceBooks:
+class DeviceTimingAggregator:
     """The device time of phases and bindings in the sampled iterations since the last frame."""
 
     def __init__(self, clock: DeviceClock) -> None:
@@ -409,7 +419,8 @@ class DeviceBooks:
 
         The first `closed` of the sampled iterations had ended before. Returns the stamps of those that are booked.
         """
-        sampled, begun = self.clock.sampled, self.clock.open
+        sampled = self.clock.sampled
+        begun = self.clock.open
         oldest = sampled[0] if sampled else begun
         since = oldest[0][0] if oldest else np.inf
         self._marks = _since(since, self._marks, marks, 0)
@@ -432,14 +443,15 @@ class DeviceBooks:
             result: Array = np.interp(end, host, device) - np.interp(begin, host, device)
             return result
 
-        first, last = host[0], host[-1]
+        first = host[0]
+        last = host[-1]
         marks = self._marks[(self._marks[:, 0] > first) & (self._marks[:, 0] <= last)]
         if not len(marks) or marks[-1, 1] != ITERATION:
             return
         spans = self._spans[(self._spans[:, 0] >= first) & (self._spans[:, 0] < last)]
         fired = self._fired[(self._fired[:, 1] >= first) & (self._fired[:, 1] < last)]
         times = marks[:, 0]
-        sums = booked(
+        sums = sum_phases(
             times,
             marks[:, 1],
             lasted(np.append(first, times[:-1]), times),
@@ -449,7 +461,7 @@ class DeviceBooks:
         self._iters += 1
         self._ns += round(float(device[-1]) * 1e9)
         # the device had nothing left to do but what was being launched, and took as long for it as the host
-        alike = np.abs(gaps - np.diff(host)) <= ALIKE * np.diff(host)
+        alike = np.abs(gaps - np.diff(host)) <= LAUNCH_BOUND_TOLERANCE * np.diff(host)
         self._launch_bound += round(float(gaps[alike & [idle for _, _, idle in sample[1:]]].sum()) * 1e9)
         self._phases.update({phase: max(round(s * 1e9), 0) for phase, s in zip(PHASES, sums.tolist(), strict=False)})
         took = lasted(fired[:, 1], fired[:, 1] + fired[:, 2]) * 1e9

@@ -21,8 +21,8 @@ from hookflow.events.packing import unpack
 from hookflow.events.reading import read_record
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, count_attempts
-from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.process.signals import Signals
+from hookflow.runner.logging.recorder import EventRecorder
+from hookflow.runner.process.signals import SignalCollector
 from hookflow.user_code import showable
 from hookflow.writers import Writer
 
@@ -34,8 +34,8 @@ GAP = struct.Struct("<QQq")
 class WriterProgress:
     """How far a writer has come: `begun` calls may have reached it, and `safe` calls it has brought to their place.
 
-    Calls are numbered as in `History`. A file that is not there yet says that all of `calls` are safe. `gaps` are calls
-    that were never made: from one number up to another, those after an iteration, at which the run was resumed.
+    Calls are numbered as in `EarlierLogs`. A file that is not there yet says that all of `calls` are safe. `gaps` are
+    calls that were never made: from one number up to another, those after an iteration, at which the run was resumed.
     """
 
     def __init__(self, path: Path, calls: int) -> None:
@@ -123,15 +123,18 @@ class LatestIteration:
 
     def past(self, iteration: int) -> list[tuple[int, WriterCall]]:
         """Return the calls that were kept back, if the run has come to a later iteration; none twice."""
-        return self.all() if self._calls and iteration > self._iteration else []
+        if self._calls and iteration > self._iteration:
+            return self.all()
+        return []
 
     def all(self) -> list[tuple[int, WriterCall]]:
         """Return the calls that were kept back, whatever may follow."""
-        calls, self._calls = self._calls, {}
+        calls = self._calls
+        self._calls = {}
         return list(calls.values())
 
 
-class History:
+class EarlierLogs:
     """The logs of earlier attempts at a run that resumes at `iteration`.
 
     Calls have numbers, in the order of the event log; `calls` is how many there are. Logs after the checkpoint of a
@@ -208,8 +211,8 @@ class WriterThread(Thread):
         writer: Writer,
         config: Mapping[str, Any],
         folder: Path,
-        recorder: Recorder,
-        history: History | None = None,
+        recorder: EventRecorder,
+        history: EarlierLogs | None = None,
         *,
         was_removed: bool = False,
     ) -> None:
@@ -254,12 +257,19 @@ class WriterThread(Thread):
         """Return what was not written, or that the writer has not closed; nothing where all is well."""
         missing = self._given - self._done
         left = missing - self._failed - self._dropped
-        rest = "given when it was switched off" if self._off else "left at the end"
+        rest = "left at the end"
+        if self._off:
+            rest = "given when it was switched off"
         reasons = {"dropped, as it was too slow": self._dropped, "failed": self._failed, rest: left}
         why = "; ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
-        text = [f"has not written {missing} of {self._given} values ({why})"] if missing else []
-        text += ["has not closed"] if self.is_alive() else []
-        return f"{self._title} {' and '.join(text)}" if text else ""
+        text = []
+        if missing:
+            text = [f"has not written {missing} of {self._given} values ({why})"]
+        if self.is_alive():
+            text.append("has not closed")
+        if text:
+            return f"{self._title} {' and '.join(text)}"
+        return ""
 
     def run(self) -> None:
         if self._configured.exists():
@@ -298,7 +308,7 @@ class WriterThread(Thread):
         self._progress.save(begun=self._first, safe=self._first)
         self._progress.leave_out(0, self._first, -1)
 
-    def _restore(self, history: History) -> None:
+    def _restore(self, history: EarlierLogs) -> None:
         """Write again what the removed folder had, unless the writer may have it elsewhere and cannot forget it."""
         removed = f"the folder of {self._title} was removed"
         if not self.writer.resume_at(0):
@@ -323,13 +333,15 @@ class WriterThread(Thread):
         if self._try(method, getattr(self.writer, method)) and calls > self._progress.safe:
             self._progress.save(safe=calls)
 
-    def _resume(self, history: History) -> None:
+    def _resume(self, history: EarlierLogs) -> None:
         """Let the writer forget what will be trained again, and as much of the rest as it may lack; write that again.
 
         One that cannot forget is given what it certainly lacks.
         """
         progress = self._progress
-        begun, safe, cut = progress.begun, progress.safe, history.iteration
+        begun = progress.begun
+        safe = progress.safe
+        cut = history.iteration
         for number, call in history.numbered():
             if progress.has_begun(number, call.iteration):
                 self._next[call.series] = max(call.iteration + 1, self._next.get(call.series, 0))
@@ -371,7 +383,9 @@ class WriterThread(Thread):
             if not self._reported:
                 self._reported = True
                 self._recorder.failure(showable(error, f"in {method} of {self._title}"), action="ignore")
-                lost = ": that value is lost" if len(args) > 1 else ""
+                lost = ""
+                if len(args) > 1:
+                    lost = ": that value is lost"
                 self._recorder.say(f"{self._title} raised in {method}{lost}; later errors are only counted", "warn")
             return False
         return True
@@ -390,8 +404,8 @@ def writing(
     run_dir: RunDir,
     pipeline: Path,
     iteration: int,
-    recorder: Recorder,
-    signals: Signals,
+    recorder: EventRecorder,
+    signals: SignalCollector,
 ) -> Iterator[Callable[[], None]]:
     """Make the writers, each by its name in `makes`; from a call of what is yielded on they write what is recorded.
 
@@ -401,67 +415,96 @@ def writing(
     if not makes:
         yield lambda: None
         return
-    history = History(run_dir, iteration) if count_attempts(run_dir) else None
+    history = None
+    if count_attempts(run_dir):
+        history = EarlierLogs(run_dir, iteration)
     threads = _made(makes, run_dir, pipeline, recorder, history)
-    numbers = count(history.calls if history else 0)
-    latest = LatestIteration()
-
-    def give(calls: Sequence[tuple[int, WriterCall]]) -> None:
-        for number, call in calls:
-            for thread in threads:
-                thread.give(number, call)
-
-    def hand_on(records: Sequence[Record]) -> None:
-        for record in records:
-            for call in calls_of(record, run_dir.path):
-                give(latest.add(next(numbers), call))
-            give(latest.past(record["it"]))
-
-    def start() -> None:
-        for thread in threads:
-            thread.start()
-        recorder.listener = hand_on
-
+    first_number = 0
+    if history:
+        first_number = history.calls
+    writers = RunWriters(threads, recorder, run_dir.path, first_number)
     try:
-        yield start
+        yield writers.start
     except BaseException:
         if recorder.listener is None:  # the resume was refused, and they have been given nothing
-            for thread in threads:
-                with suppress(Exception):
-                    thread.writer.close()
-            threads = []
+            writers.discard()
         raise
     finally:
-        before, signals.ignored = signals.ignored, True
+        before = signals.ignored
+        signals.ignored = True
         count_before = signals.count
+        writers.finish(lambda: signals.count > count_before)
+        signals.ignored = before
 
-        def is_cut_short() -> bool:
-            return signals.count > count_before
 
+class RunWriters:
+    """The threads of a run's writers, and the calls that each recorded event is for them.
+
+    Calls are numbered from `first_number` on. `folder` is the run directory.
+    """
+
+    def __init__(
+        self, threads: Sequence[WriterThread], recorder: EventRecorder, folder: Path, first_number: int
+    ) -> None:
+        self._threads = threads
+        self._recorder = recorder
+        self._folder = folder
+        self._numbers = count(first_number)
+        self._latest = LatestIteration()
+
+    def start(self) -> None:
+        """Start the threads, and give them what is recorded from here on."""
+        for thread in self._threads:
+            thread.start()
+        self._recorder.listener = self._hand_on
+
+    def discard(self) -> None:
+        """Close the writers of threads that have not been started."""
+        for thread in self._threads:
+            with suppress(Exception):
+                thread.writer.close()
+        self._threads = ()
+
+    def finish(self, is_cut_short: Callable[[], bool]) -> None:
+        """Give the threads what is left, wait for them, and record what they have not written.
+
+        They have `GRACE` seconds to write and `CLOSING` to close, unless the wait is cut short.
+        """
         deadline = time.monotonic() + GRACE
-        while not recorder.flush(frame=False, patience=POLL):
+        while not self._recorder.flush(frame=False, patience=POLL):
             if is_cut_short() or time.monotonic() > deadline:
                 break
-        recorder.listener = None
-        give(latest.all())
-        for thread in threads:
+        self._recorder.listener = None
+        self._give(self._latest.all())
+        for thread in self._threads:
             thread.finish()
-        _join(threads, GRACE, is_cut_short)
-        for thread in threads:
+        _join(self._threads, GRACE, is_cut_short)
+        for thread in self._threads:
             thread.hurried = True
-        _join(threads, CLOSING, is_cut_short)
-        for thread in threads:
-            if message := thread.shortcomings():
-                recorder.say(message, "warn")
-        signals.ignored = before
+        _join(self._threads, CLOSING, is_cut_short)
+        for thread in self._threads:
+            message = thread.shortcomings()
+            if message:
+                self._recorder.say(message, "warn")
+
+    def _hand_on(self, records: Sequence[Record]) -> None:
+        for record in records:
+            for call in calls_of(record, self._folder):
+                self._give(self._latest.add(next(self._numbers), call))
+            self._give(self._latest.past(record["it"]))
+
+    def _give(self, calls: Sequence[tuple[int, WriterCall]]) -> None:
+        for number, call in calls:
+            for thread in self._threads:
+                thread.give(number, call)
 
 
 def _made(
     makes: Mapping[str, Callable[[Mapping[str, Any]], Writer]],
     run_dir: RunDir,
     pipeline: Path,
-    recorder: Recorder,
-    history: History | None,
+    recorder: EventRecorder,
+    history: EarlierLogs | None,
 ) -> list[WriterThread]:
     config = tomli.loads(pipeline.read_text("utf-8"))
     earlier: set[str] = set()  # the writers of the attempts so far

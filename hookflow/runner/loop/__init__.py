@@ -1,1 +1,1 @@
-"""The training loop: iterations, validations, safe points, and the run that hooks see."""
+"""The training loop: epochs, validations, safe points, commands, and the trainer."""

@@ -8,14 +8,14 @@ from typing import Any
 from hookflow.errors import UserError, nearest_or_all
 from hookflow.events.commands import TRACED, split_setting, wrong
 from hookflow.events.records import CommandRecord
-from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.manifest import damage, holds_weights_alone
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.batches import sets_of
-from hookflow.runner.dispatch.dispatcher import Off
-from hookflow.runner.logging.capture import Capture
-from hookflow.runner.loop.context import Context
-from hookflow.runner.process.signals import Rewind, Stop
+from hookflow.runner.dispatch.dispatcher import DisabledReason
+from hookflow.runner.iteration.context import RunContext
+from hookflow.runner.logging.capture import TraceCapture
+from hookflow.runner.process.signals import Rewind, StopReason
+from hookflow.runner.state.checkpoint_manager import CheckpointManager
 
 CHANGES = ("off", "on", "set")
 """The commands that are answered once a checkpoint has them: a resumed run follows whatever has been answered."""
@@ -29,17 +29,17 @@ so that it can be switched on again, also in a resumed run."""
 
 
 @dataclass
-class Control:
+class CommandHandler:
     """Executes commands. The loop reads what they leave: `paused`, `stop`, `rewind`, and `validation_due`."""
 
-    context: Context
+    context: RunContext
     checkpoints: CheckpointManager
     store: CheckpointStore
     paused: bool = False
     validation_due: bool = False
     over: bool = False
     """Every iteration is done: nothing is left to command."""
-    stop: Stop | None = None
+    stop: StopReason | None = None
     rewind: Rewind | None = None
     _answers: list[dict[str, Any]] = field(default_factory=list)
     _steps_until: int = 0
@@ -56,7 +56,9 @@ class Control:
 
     def execute(self, command: CommandRecord) -> bool:
         """Execute a command, or refuse it; return whether the state is to be saved before `answer` is called."""
-        name, args, note = command["cmd"], command["args"], ""
+        name = command["cmd"]
+        args = command["args"]
+        note = ""
         refused = wrong(name, args, self.context.plan.settable) or "the training is over" * self.over
         if not refused:
             try:
@@ -66,7 +68,7 @@ class Control:
             except ValueError as error:
                 refused = str(error)
         if name == "stop" and not refused:
-            self.stop = Stop(f"stopped by {command['by']}", "stopped", 0, save=True)
+            self.stop = StopReason(f"stopped by {command['by']}", "stopped", 0, save=True)
         about = {"id": command["id"], "cmd": name, "args": args, "sent": command["t"]}
         self._answers.append({**about, "ok": not refused, "note": refused or note})
         return not refused and name in ("checkpoint", *CHANGES)
@@ -105,14 +107,15 @@ class Control:
         done = self.state.iter
         _require(done >= self._traced_until, f"iterations up to {self._traced_until} are being traced")
         self._traced_until = done + int(iters)
-        log, ranks = self.context.log, self.context.parts.ranks
-        log.trace(Capture(self.context.plan, done + 1, int(iters), perf_counter(), ranks.rank))
+        log = self.context.log
+        ranks = self.context.parts.ranks
+        log.trace(TraceCapture(self.context.plan, done + 1, int(iters), perf_counter(), ranks.rank))
         return f"iterations {done + 1} to {self._traced_until}"
 
     def _off(self, hook: str) -> None:
         disabled = self.context.engine.dispatcher.disabled
         _require(hook not in disabled, f"{hook} is switched off already")
-        self.context.engine.switch(hook, Off(f"by a command at iteration {self.state.iter}", SPARED))
+        self.context.engine.switch(hook, DisabledReason(f"by a command at iteration {self.state.iter}", SPARED))
 
     def _on(self, hook: str) -> None:
         _require(hook in self.context.engine.dispatcher.disabled, f"{hook} is switched on already")
@@ -123,12 +126,16 @@ class Control:
         return self.context.settings.set(*split_setting(setting))
 
     def _rewind(self, name: str = "") -> str:
+        is_attached = self.context.parts.is_attached
+        _require(
+            not is_attached, "the loop of this run is its program's own, which cannot go back: stop it and resume it"
+        )
         self.checkpoints.report()  # what is being written is there then
         consensus = self.context.consensus
-        found = consensus.broadcast_object(self._find(name) if consensus.ranks.first else "")
-        if isinstance(found, str):
-            raise ValueError(found)
-        self.rewind = Rewind(found)
+        checkpoint = consensus.broadcast_object(self._find(name) if consensus.ranks.first else "")
+        if isinstance(checkpoint, str):
+            raise ValueError(checkpoint)
+        self.rewind = Rewind(checkpoint)
         return str(self.rewind)
 
     def _find(self, name: str) -> Path | str:
@@ -136,12 +143,15 @@ class Control:
         paths = {path.name: path for path in self.store.all()}
         if not paths:
             return "there is no checkpoint yet"
-        if (path := (paths | self.store.names()).get(name or next(iter(paths)))) is None:
+        path = (paths | self.store.names()).get(name or next(iter(paths)))
+        if path is None:
             return f"there is no checkpoint {name}; {nearest_or_all(name, [*self.store.names(), *paths])}"
         if holds_weights_alone(path):
             return f"checkpoint {path.name} has no state of the optimizers, so a run cannot go back to it: fork it"
         wrong_with = damage(path)
-        return f"checkpoint {path.name} cannot be used ({wrong_with})" if wrong_with else path
+        if wrong_with:
+            return f"checkpoint {path.name} cannot be used ({wrong_with})"
+        return path
 
 
 def _require(holds: bool, otherwise: str) -> None:

@@ -16,26 +16,26 @@ from hookflow.errors import first_few
 from hookflow.graph.plan import Binding
 from hookflow.hooks.run import BEFORE_THE_GRADIENTS
 from hookflow.hooks.tensors import local
-from hookflow.runner.builder.components import Parts
-from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.loop.run import Run
-from hookflow.runner.loop.sanity import Quiet, unchanged
-from hookflow.runner.loop.task import steps_itself
+from hookflow.runner.builder.components import RunComponents
+from hookflow.runner.dispatch.engine import DispatchEngine
+from hookflow.runner.iteration.run import Run
+from hookflow.runner.loop.sanity import SilentRecorder, unchanged
+from hookflow.runner.model.task import steps_itself
 from hookflow.runner.process.state import RunState
 
 Step = Callable[[Any, Any], dict[str, Any]]
 
 
 @dataclass
-class Diagnosis:
+class LossDiagnosis:
     """Looks for the cause of a loss of `batch` (None where that is gone); `step` is the task's in the run's precision.
 
     The model is not called again over several ranks, nor in a task that steps its optimizers itself.
     """
 
-    parts: Parts
+    parts: RunComponents
     state: RunState
-    engine: Engine
+    engine: DispatchEngine
     run: Run
     step: Step
     batch: Any
@@ -43,7 +43,7 @@ class Diagnosis:
     def __post_init__(self) -> None:
         self.silent = copy.copy(self.run)
         """A run for the passes of the diagnosis: it logs nothing, and grants no request."""
-        vars(self.silent).update(dict.fromkeys(("_log", "_media", "_scalars", "_requests"), Quiet()))
+        vars(self.silent).update(dict.fromkeys(("_log", "_media", "_scalars", "_requests"), SilentRecorder()))
 
     def sentences(self) -> Iterator[str]:
         """Yield what is found, and where the batch is saved. A part that raises becomes a sentence."""
@@ -75,7 +75,9 @@ class Diagnosis:
 
     def _saved_batch(self) -> Iterator[str]:
         rank = self.parts.ranks.rank
-        suffix = f"-rank{rank}" if rank else ""
+        suffix = ""
+        if rank:
+            suffix = f"-rank{rank}"
         path = Path(self.run.dir) / f"nonfinite-batch-it{self.state.iter + 1}{suffix}.pt"
         in_memory = tree_map(lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, self.batch)
         torch.save(in_memory, path)
@@ -136,7 +138,9 @@ class Diagnosis:
             binding for binding in self.engine.plan.bindings if name in self.parts.picked.get(binding.id, {})
         ]
         hooks = list(dict.fromkeys(f'"{binding.hook}"' for binding in inside))
-        among = f" The hooks there: {first_few(hooks)}." if hooks else ""
+        among = ""
+        if hooks:
+            among = f" The hooks there: {first_few(hooks)}."
         return f"With the hooks inside the network the output of {_shown(name, module)} is not finite.{among}"
 
     def _forward(self) -> tuple[Tensor, list[tuple[str, torch.nn.Module]]]:
@@ -159,7 +163,8 @@ class Diagnosis:
         dispatcher = self.engine.dispatcher
         eager = torch.compiler.set_stance("force_eager")  # a compiled module does not call new hooks
         before = self.state.stage, dispatcher.run
-        self.state.stage, dispatcher.run = stage, self.silent
+        self.state.stage = stage
+        dispatcher.run = self.silent
         try:
             with unchanged(self.parts.model, self.parts.device), eager, torch.enable_grad():
                 yield

@@ -20,21 +20,23 @@ import torch
 from hookflow.errors import first_few
 from hookflow.graph.schedule import Measure
 from hookflow.hooks.tensors import Weight, WeightedSum, evaluating
+from hookflow.metric_mode import is_formula
+from hookflow.pipeline.condition import METRICS, Formula, parse_formula
 from hookflow.pipeline.values import Interval
 from hookflow.runner.data.batches import in_set, sets_of, split_of
+from hookflow.runner.device.random_state import RNGStream, derive_seed, generators_restored
+from hookflow.runner.iteration.context import RunContext
+from hookflow.runner.iteration.requests import SKIPPED
 from hookflow.runner.logging.timing import VALIDATION
-from hookflow.runner.loop.context import Context
-from hookflow.runner.loop.requests import SKIPPED
-from hookflow.runner.loop.task import as_number, check_outputs, evaluation_of, scalar, single_numbers
+from hookflow.runner.model.task import as_number, check_outputs, evaluation_of, scalar, single_numbers
 from hookflow.runner.process.signals import WorkerHangs
-from hookflow.runner.process.state import Metrics, RunState
-from hookflow.runner.random_state import RNGStream, derive_seed, generators_restored
+from hookflow.runner.process.state import MetricDict, RunState
 
 Sums = Mapping[str, tuple[float, float]]
 """By name: the sum, and the weight (examples or batches, if the task does not say it) that it is of."""
 
 
-class Means:
+class WeightedMeans:
     """The mean of each number over the weights of a pass; over its batches, where neither weights nor sizes are known.
 
     The sums stay on the device until the end. `exact` says that every weight will be known.
@@ -57,7 +59,10 @@ class Means:
 
     def over_ranks(self, gather: Callable[[Sums], list[Sums]]) -> dict[str, float]:
         """Return the means over what all ranks have taken in: on all of them the same, to the bit."""
-        sums = self._over_weights if self._known or self._exact else self._over_batches
+        if self._known or self._exact:
+            sums = self._over_weights
+        else:
+            sums = self._over_batches
         shares = gather({name: (float(item.total), float(item.weight)) for name, item in sums.items()})
         means = {}
         for name in dict.fromkeys(chain(*shares)):
@@ -67,7 +72,7 @@ class Means:
         return means
 
 
-class CheckedMetrics(Metrics):
+class CheckedMetrics(MetricDict):
     """The metrics to which hooks add: what is no number raises at their line."""
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -75,11 +80,24 @@ class CheckedMetrics(Metrics):
         super().__setitem__(name, value)
 
 
+class SplitMetrics(CheckedMetrics):
+    """The metrics of all sets of a split, to which hooks add plain numbers."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        dict.__setitem__(self, name, as_number(value, f'metrics["{name}"]'))
+
+
+def is_metric_slot(slot: str) -> bool:
+    """Say whether a slot is a metric, or all of them."""
+    return slot == "metrics" or slot.startswith(METRICS)
+
+
 @dataclass
-class Evaluation:
+class EvaluationLoop:
     """Validates and tests. `should_abort` says after each batch whether a signal ends the pass."""
 
-    context: Context
+    context: RunContext
     run: Any
     should_abort: Callable[[int], bool]
 
@@ -89,6 +107,10 @@ class Evaluation:
         self.engine = self.context.engine
         self.evaluate = self._inferred(self.context.computed(evaluation_of(parts.task)))
         self._told: set[str] = set()
+        self._formulas: dict[str, Formula] = {}
+        for capabilities in parts.capabilities.values():
+            for monitored in filter(is_formula, capabilities.monitors):
+                self._formulas[monitored] = parse_formula(monitored)
 
     def _inferred(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if not self.parts.section.inference_mode:
@@ -109,9 +131,11 @@ class Evaluation:
         begin with that of the set. Return False when a signal has cut the walk short: then no metrics are there, and no
         `after_X` fires.
         """
-        state, fire = self.state, self.engine.fire
+        state = self.state
+        fire = self.engine.fire
         began = time.perf_counter()
-        batch_idx, batches = state.batch_idx, state.batches
+        batch_idx = state.batch_idx
+        batches = state.batches
         entered = len(self.engine.arounds)
         every: dict[str, float] = {}
         latest = state.metrics, state.metrics_at
@@ -129,13 +153,34 @@ class Evaluation:
                         break
                     every |= {in_set(name, metric): value for metric, value in metrics.items()}
                 else:
-                    state.metrics = MappingProxyType(Metrics(every))
-                    fire(f"after_{split}", state.metrics)
+                    every = self._over_sets(split, every)
                     self.context.log.put("metrics", split=split, v=every, seconds=time.perf_counter() - began)
-        state.split, state.batch_idx, state.batches = "train", batch_idx, batches
+        state.split = "train"
+        state.batch_idx = batch_idx
+        state.batches = batches
         return metrics is not None
 
-    def _seeded(self, name: str) -> AbstractContextManager[None]:
+    def _over_sets(self, split: str, every: dict[str, float]) -> dict[str, float]:
+        """Fire `after_X`, where hooks may add metrics over all sets; return the metrics with these.
+
+        A formula that a hook monitors becomes a metric of its own, by its text. The metrics stay in
+        `RunState.metrics`, where nothing can be added any more.
+        """
+        state = self.state
+        metrics = SplitMetrics(every)
+        state.metrics = metrics
+        self.engine.fire(f"after_{split}", metrics)
+        result = dict(metrics)
+        if any(is_metric_slot(slot) for binding in self.engine.plan.at(f"after_{split}") for slot in binding.writes):
+            result = self.agreed(result)
+        for text, formula in self._formulas.items():
+            value = formula(lambda name: result.get(name.removeprefix(METRICS)))
+            if value is not None:
+                result[text] = value
+        state.metrics = MappingProxyType(MetricDict(result))
+        return result
+
+    def seeded(self, name: str) -> AbstractContextManager[None]:
         """Seed the random generators for a pass over a set at this iteration, and restore the training's afterwards."""
         place = crc32(name.encode()), self.state.iter, self.parts.data_ranks.rank
         seed = derive_seed(self.parts.section.seed, RNGStream.EVALUATION, *place)
@@ -143,20 +188,24 @@ class Evaluation:
 
     def _pass(self, split: str) -> dict[str, float] | None:
         """Walk over the current set, and return its metrics; None when a signal has come."""
-        state, task = self.state, self.parts.task
-        with self.context.consensus.evaluation(), self._seeded(state.split):
+        state = self.state
+        task = self.parts.task
+        with self.context.consensus.evaluation(), self.seeded(state.split):
             self.engine.fire(f"before_{split}_epoch")
             means = self._means(split)
             if means is None:
                 return None
             own = hasattr(task, "metrics")
             metrics = CheckedMetrics({**means, **(task.metrics(means) if own else {})})
-            state.metrics, state.metrics_at = metrics, state.iter
+            state.metrics = metrics
+            state.metrics_at = state.iter
             self.engine.fire(f"after_{split}_epoch", metrics)
             result = {name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()}
-            return self._agreed(result) if own or self.engine.plan.at(f"after_{split}_epoch") else result
+            if own or self.engine.plan.at(f"after_{split}_epoch"):
+                return self.agreed(result)
+            return result
 
-    def _agreed(self, own: dict[str, float]) -> dict[str, float]:
+    def agreed(self, own: dict[str, float]) -> dict[str, float]:
         """Return the metrics of rank 0, by which all ranks decide, and warn once of each that other ranks have too.
 
         Nothing is wrong with a metric that has one value, or that rank 0 alone makes.
@@ -176,7 +225,7 @@ class Evaluation:
     def _means(self, split: str) -> dict[str, float] | None:
         """Evaluate every batch; return the means over the weights of all ranks, or None when a signal has come."""
         weigh = self.context.weigh
-        means = Means(weigh is not None or self.context.sizes[self.state.split].exact)
+        means = WeightedMeans(weigh is not None or self.context.sizes[self.state.split].exact)
         after_iter = self.engine.call(f"after_{split}_iter")
         try:
             for index, batch in self._batches(f"before_{split}_iter"):
@@ -198,10 +247,11 @@ class Evaluation:
     def _batches(self, *points: str) -> Iterator[tuple[int, Any]]:
         """Yield each batch of the current set with its index, as the hooks at these points leave it."""
         state = self.state
-        sizes, data = self.context.sizes[state.split], self.parts.data[state.split]
+        sizes = self.context.sizes[state.split]
+        data = self.parts.data[state.split]
         state.batches = len(data)
         hooked = [point for point in points if self.engine.plan.at(point)]  # on all ranks alike
-        for index, batch in enumerate(data.epoch(0)):
+        for index, batch in enumerate(self.context.epoch_of(state.split, 0)):
             state.batch_idx, state.batch_size = index, sizes.local(index, batch) or 0
             entered = len(self.engine.arounds)
             for point in hooked:
@@ -222,18 +272,22 @@ class Evaluation:
         """
         from hookflow.hooks.builtin.predict import Predictions  # which no training needs
 
-        entered, predict = len(self.engine.arounds), self._inferred(predict)
+        entered = len(self.engine.arounds)
+        predict = self._inferred(predict)
         rows = Predictions("the task's predict has returned")
-        split, fire = split_of(name), self.engine.fire
+        split = split_of(name)
+        fire = self.engine.fire
         self.state.split = name
-        with self.state.during(split), self._seeded(name), self.context.optimizer_modes.evaluating():
+        with self.state.during(split), self.seeded(name), self.context.optimizer_modes.evaluating():
             fire(f"before_{split}")
             with evaluating(self.parts.model):
                 fire(f"before_{split}_epoch")
                 fire("before_predict")
                 inside = len(self.engine.arounds)
                 data = self.parts.data[name]
-                indices = data.indices(0) if hasattr(data, "indices") else None
+                indices = None
+                if hasattr(data, "indices"):
+                    indices = data.indices(0)
                 for index, batch in self._batches(f"before_{split}_iter", "before_predict_iter"):
                     predicted = predict(self.run, batch)
                     if isinstance(predicted, Mapping):
@@ -263,25 +317,33 @@ class ValSchedule:
         self._timer: Timer | None = None
         self._measure: Measure | None = None
         if every.by_iterations and every.unit != "s":
-            per = state.iters_per_epoch if every.unit == "ep" else 1
+            per = 1
+            if every.unit == "ep":
+                per = state.iters_per_epoch
             self._measure = Measure("it", *(Fraction(every.value) * per).as_integer_ratio())
 
     def next_iteration(self) -> float:
         """Return the iteration after which the next validation is due by count; infinity if none is."""
         measure = self._measure
-        return measure.reached(measure.multiple(self._state.iter) + 1) if measure else float("inf")
+        if measure:
+            return measure.reached(measure.multiple(self._state.iter) + 1)
+        return float("inf")
 
     def due(self, *, epoch_done: bool) -> bool:
         """Return whether a validation is due after this iteration, or after this epoch; never twice in a place.
 
         A part of an epoch that ends with the epoch is due after the epoch.
         """
-        state, every, measure = self._state, self._every, self._measure
+        state = self._state
+        every = self._every
+        measure = self._measure
         entered = measure is not None and measure.multiple(state.iter) != measure.multiple(state.iter - 1)
         if every.unit == "it" and not epoch_done:
             return entered or state.finished
         if every.unit == "ep" and epoch_done:
-            return entered if measure else state.epoch % every.value == 0 or state.finished
+            if measure:
+                return entered
+            return state.epoch % every.value == 0 or state.finished
         if epoch_done:
             return state.finished and state.validated.get(self._name) != state.iter
         return (entered or state.finished) and not state.epoch_is_over

@@ -8,21 +8,21 @@ from math import ceil
 from typing import Any
 
 from hookflow.events.records import CommandRecord, Status
-from hookflow.runner.checkpoint.iteration_start import IterationStart, may_be_cut_short
-from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.data.batches import call_before_each, sets_of
-from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, THROTTLE, VALIDATE
+from hookflow.runner.distributed.consensus import END_EPOCH, REPORT_SAVE, RUN_COMMANDS, SAVE, STOP, THROTTLE, VALIDATE
+from hookflow.runner.iteration.context import RunContext
+from hookflow.runner.iteration.iteration import Iterate, too_few
+from hookflow.runner.iteration.update import OptimizerUpdate
 from hookflow.runner.logging.timing import COMMANDS
-from hookflow.runner.loop.context import Context
-from hookflow.runner.loop.control import CHANGES, Control
-from hookflow.runner.loop.evaluation import Evaluation, ValSchedule
-from hookflow.runner.loop.iteration import Iterate, too_few
+from hookflow.runner.loop.control import CHANGES, CommandHandler
+from hookflow.runner.loop.evaluation import EvaluationLoop, ValSchedule
 from hookflow.runner.loop.sanity import sanity_check
-from hookflow.runner.loop.update import Update
 from hookflow.runner.process.forks import end_if_forked, watch_for_forks
-from hookflow.runner.process.signals import Signals, Stop, WorkerHangs
+from hookflow.runner.process.signals import SignalCollector, StopReason, WorkerHangs
+from hookflow.runner.state.checkpoint_manager import CheckpointManager
+from hookflow.runner.state.iteration_start import IterationStart, RecordingRate, recording_rate
 
-GRAVITY = ("finished", "stopped", "interrupted", "failed")
+STOP_PRIORITY = ("finished", "stopped", "interrupted", "failed")
 """The ways for a run to end. Where there are several reasons for it, the gravest counts, and of two the earlier."""
 
 POLL = 0.05
@@ -33,12 +33,12 @@ POLL = 0.05
 class SafePoint:
     """Does at safe points what has been asked for. `stop` says why the run ends, once it does; all ranks agree."""
 
-    context: Context
-    signals: Signals
+    context: RunContext
+    signals: SignalCollector
     checkpoints: CheckpointManager
-    control: Control
-    stop: Stop | None = None
-    heard: Stop | None = None
+    control: CommandHandler
+    stop: StopReason | None = None
+    handled_signal: StopReason | None = None
     synchronizes: bool = False
 
     def __post_init__(self) -> None:
@@ -57,37 +57,46 @@ class SafePoint:
         `wait` is for several ranks: it says that they wait for one another here anyway.
         """
         end_if_forked(self.pid)
-        state, requests = self.state, self.requests
+        state = self.state
         state.attention = False  # before looking: what comes from here on sets it again
-        if self.context.engine.beside:
-            self.context.engine.beside.raise_failures()
+        if self.context.engine.offloaded:
+            self.context.engine.offloaded.raise_failures()
         self.checkpoints.prepare()
-        waits, self.synchronizes = wait or self.synchronizes or self.control.paused, False
+        waits = wait or self.synchronizes or self.control.paused
+        self.synchronizes = False
         wishes = self._wants()
-        agreed = self.consensus.settle(wishes) if waits else self.consensus.step(state.iter, wishes)
+        if waits:
+            agreed = self.consensus.settle(wishes)
+        else:
+            agreed = self.consensus.step(state.iter, wishes)
         if not agreed:
             return
+        if self._carry_out(agreed):
+            self.checkpoints.save()
+        if self.control.rewind:
+            self.checkpoints.report()
+            raise self.control.rewind
+
+    def _carry_out(self, agreed: int) -> bool:
+        """Do what the ranks have agreed on, all but saving; return whether a checkpoint is to be saved."""
         saves = bool(agreed & SAVE)
-        if agreed & OBEY:
+        if agreed & RUN_COMMANDS:
             self._execute_commands()
-            if stop := self.control.stop:
+            stop = self.control.stop
+            if stop:
                 saves |= self._stop_for(stop)
         if agreed & STOP:
             saves |= self._stop_as_agreed()
         if agreed & END_EPOCH:
-            requests.end_epoch()
+            self.requests.end_epoch()
         if agreed & VALIDATE:
             self._grant_validations()
         if agreed & THROTTLE:
             for change in self.consensus.broadcast_object(self.context.throttles.take()):
                 self.context.throttles.make(change)
-        if agreed & TELL:
+        if agreed & REPORT_SAVE:
             self.checkpoints.report()
-        if saves:
-            self.checkpoints.save()
-        if rewind := self.control.rewind:
-            self.checkpoints.report()
-            raise rewind
+        return saves
 
     def check_stop(self) -> None:
         """Look, before the training begins, whether a hook has asked to stop already."""
@@ -96,19 +105,24 @@ class SafePoint:
 
     def should_abort(self, batches: int) -> bool:
         """Return whether a signal ends the current evaluation, of which so many batches are done."""
-        wishes = STOP if self._signal else 0
+        wishes = 0
+        if self._signal:
+            wishes = STOP
         if self.consensus.step(batches, wishes) & STOP:
             self._stop_as_agreed()
             return True
         return False
 
     @property
-    def _signal(self) -> Stop | None:
-        return None if self.signals.stop is self.heard else self.signals.stop
+    def _signal(self) -> StopReason | None:
+        if self.signals.stop is self.handled_signal:
+            return None
+        return self.signals.stop
 
     def _grant_validations(self) -> None:
         """Let the loop validate on the sets that any rank has asked for; at the end of an epoch once it is closed."""
-        requests, state = self.requests, self.state
+        requests = self.requests
+        state = self.state
         wanted = frozenset[str]().union(*self.consensus.all_gather_object(requests.validates))
         if state.epoch_is_over:
             requests.validates = wanted
@@ -119,8 +133,10 @@ class SafePoint:
 
     def _wants(self) -> int:
         requests = self.requests
-        wishes = OBEY if self.signals.commands or self.control.paused else 0
-        if requests.stop_reason() is not None or self._signal is not None:
+        wishes = 0
+        if self.signals.commands or self.control.paused:
+            wishes = RUN_COMMANDS
+        if requests.failure is not None or requests.stop_reason() is not None or self._signal is not None:
             wishes |= STOP
         elif requests.stops:  # it waits for run.min_iters, which no safe point announces
             self.state.attention = True
@@ -131,26 +147,38 @@ class SafePoint:
         if self.context.throttles.asked:
             wishes |= THROTTLE
         if self.checkpoints.has_written:
-            wishes |= TELL
-        return wishes | END_EPOCH if requests.epoch_end_reason is not None else wishes
+            wishes |= REPORT_SAVE
+        if requests.epoch_end_reason is not None:
+            return wishes | END_EPOCH
+        return wishes
 
     def _stop_as_agreed(self) -> bool:
         """Let the run end, for the gravest reason that any rank has; return whether its state is to be saved first."""
-        signal, requests = self._signal, self.requests
+        signal = self._signal
+        requests = self.requests
         requested = None
-        if (reason := requests.stop_reason()) is not None:
-            status: Status = "stopped" if requests.concerns_this_process(reason) else "finished"
-            requested = Stop(reason, status, 0, save=False)
-            requests.stops.clear()
-        self.heard = self.signals.stop
+        reason = requests.stop_reason()
+        if reason is not None:
+            status: Status = "stopped" if requests.grant_stop(reason) else "finished"
+            requested = StopReason(reason, status, 0, save=False)
+        failure = requests.take_failure()
+        if failure is not None:
+            requested = StopReason(failure.reason, "failed", 1, save=failure.checkpoint)
+            self.context.log.say(f"failed after iteration {self.state.iter}: {failure.reason}", "warn")
+        self.handled_signal = self.signals.stop
         if signal is not None:
             self.context.log.say(f"{signal.reason}: stopping after iteration {self.state.iter}", "warn")
-        return self._stop_for(*self.consensus.all_gather_object(signal or requested))
+        if failure is not None:
+            own = requested
+        else:
+            own = signal or requested
+        return self._stop_for(*self.consensus.all_gather_object(own))
 
-    def _stop_for(self, *reasons: Stop | None) -> bool:
+    def _stop_for(self, *reasons: StopReason | None) -> bool:
         before = self.stop
-        self.stop = max(filter(None, (before, *reasons)), key=lambda stop: GRAVITY.index(stop.status))
-        if saves := self.stop.save and self.stop != before:
+        self.stop = max(filter(None, (before, *reasons)), key=lambda stop: STOP_PRIORITY.index(stop.status))
+        saves = self.stop.save and self.stop != before
+        if saves:
             self.requests.save(["last"])
         return saves
 
@@ -159,7 +187,8 @@ class SafePoint:
 
         Rank 0 hears commands for all.
         """
-        state, control = self.state, self.control
+        state = self.state
+        control = self.control
         before = state.stage
         with self.context.timeline.excluded(COMMANDS):
             while True:
@@ -180,7 +209,8 @@ class SafePoint:
 
     def _next_commands(self) -> tuple[list[CommandRecord], bool, bool]:
         """Return new commands, whether a checkpoint was written, and whether a pause, in which it waits, is over."""
-        signals, checkpoints = self.signals, self.checkpoints
+        signals = self.signals
+        checkpoints = self.checkpoints
         if self.control.holds and self.consensus.ranks.first:
             until = time.monotonic() + 0.5
             while time.monotonic() < until and not (signals.commands or signals.stop or checkpoints.has_written):
@@ -196,13 +226,13 @@ class SafePoint:
 
 
 @dataclass
-class Loop:
+class TrainingLoop:
     """Trains until `max_epochs` or `max_iters`, whichever comes first, or until a stop."""
 
-    context: Context
+    context: RunContext
     iterate: Iterate
-    update: Update
-    evaluate: Evaluation
+    update: OptimizerUpdate
+    evaluate: EvaluationLoop
     checkpoints: CheckpointManager
     safe_point: SafePoint
     sanity: bool
@@ -214,26 +244,34 @@ class Loop:
         self.section = self.context.parts.section
         self.data = self.context.parts.data
         self.sets = sets_of("val", self.data)
-        plan, own = self.context.plan, self.context.parts.own_hooks
+        plan = self.context.plan
+        own = self.context.parts.own_hooks
         there = {binding.hook for binding in plan.at("after_train_epoch")} & own.keys()
         self.hooks_may_raise = any(hook.name in there and not hook.queue for hook in plan.hooks)
         """Whether the end of an epoch has hooks of the user's own, for which the state before them is kept."""
-        train, world, accumulate = self.data.get("train"), self.context.parts.ranks.world, self.section.accumulate
+        train = self.data.get("train")
+        world = self.context.parts.ranks.world
+        accumulate = self.section.accumulate
         self.iteration_start: IterationStart | None = None
         """The state at the start of the iteration under way, where a hung worker may cut one short in its middle."""
-        if world == 1 and train is not None and may_be_cut_short(train, plan, accumulate):
-            self.iteration_start = IterationStart(self.checkpoints.snapshot)
-        every, request = self.context.parts.val_every, self.context.requests.validate_on
+        if world == 1 and train is not None:
+            rate = recording_rate(train, plan, accumulate)
+            if rate is not RecordingRate.NEVER:
+                self.iteration_start = IterationStart(self.checkpoints.snapshot, rate)
+        every = self.context.parts.val_every
+        request = self.context.requests.validate_on
         self.schedules = {
             name: ValSchedule(name, every[name], self.state, partial(request, [name])) for name in self.sets
         }
 
     def train(self) -> None:
         """Train, from where the run is."""
-        state, safe_point = self.state, self.safe_point
+        state = self.state
+        safe_point = self.safe_point
         self._begin()
         several = self.context.parts.ranks.world > 1
-        safe_point.signals.be_graceful(self._report_wait if several else None)
+        refetches = self.context.refetches_batches
+        safe_point.signals.be_graceful(self._report_wait if several else None, refetches=refetches)
         safe_point.check_stop()
         if state.validation_due:
             self._validate(state.validation_due)
@@ -249,12 +287,14 @@ class Loop:
         safe_point.control.over = True
         self.update.settle()
         self.engine.fire("after_train")
-        self.checkpoints.request_last()
+        if safe_point.stop is None or safe_point.stop.status != "failed":
+            self.checkpoints.request_last()
         safe_point.process(wait=True)
 
     def train_once(self, epochs: int, iters: int) -> None:
         """Fire each point of the training, in `epochs` of `iters` iterations, each validated. A stop is not obeyed."""
-        state, engine = self.state, self.engine
+        state = self.state
+        engine = self.engine
         self._begin()
         for epoch in range(epochs):
             if epoch:
@@ -269,7 +309,9 @@ class Loop:
                 state.iterating = False
                 if state.iter == done:
                     raise too_few(state)
-            state.epoch, state.batch_idx, state.epoch_ends = epoch + 1, 0, False
+            state.epoch = epoch + 1
+            state.batch_idx = 0
+            state.epoch_ends = False
             engine.fire("after_train_epoch")
             if self.sets:
                 self._validate(self.sets)
@@ -279,7 +321,7 @@ class Loop:
     def _begin(self) -> None:
         self.state.stage = "train"
         self.engine.fire("before_train")
-        self.checkpoints.look()
+        self.checkpoints.begin()
         self.update.check_parameters()
         if self.sanity and self.sets:
             with self.state.during("start"), self.timeline.excluded():  # hooks inside the network do not fire
@@ -287,7 +329,8 @@ class Loop:
 
     def _epoch(self) -> None:
         """Walk over the training data once, from where the run is in it."""
-        state, engine = self.state, self.engine
+        state = self.state
+        engine = self.engine
         began = time.perf_counter() - self.timeline.excluded_s
         entered = len(engine.arounds)
         if state.batch_idx == 0:
@@ -297,7 +340,7 @@ class Loop:
         state.batches = state.batches_per_epoch
         if not state.epoch_is_over:
             self._iterations()
-        if not state.epoch_is_over or self.checkpoints.to_repeat is not None:
+        if not state.epoch_is_over or self.checkpoints.repeats:
             engine.cut(entered)
             return
         if self.hooks_may_raise:
@@ -308,16 +351,19 @@ class Loop:
         self.context.log.put("epoch", seconds=time.perf_counter() - self.timeline.excluded_s - began)
         engine.fire("after_train_epoch")
         self.checkpoints.forget_kept_state()
-        if due := self._due(epoch_done=True):
+        due = self._due(epoch_done=True)
+        if due:
             self._validate(due)
         self._safe_point(wait=True)
 
     def _safe_point(self, *, wait: bool) -> None:
         """Do what has been asked for, and validate where that was a request or a command."""
-        control, state = self.safe_point.control, self.state
+        control = self.safe_point.control
+        state = self.state
         self.safe_point.process(wait=wait)
         while (control.validation_due or state.validation_due) and self.safe_point.stop is None:
-            commanded, control.validation_due = control.validation_due, False
+            commanded = control.validation_due
+            control.validation_due = False
             self._validate(self.sets if commanded else state.validation_due)
             if commanded and self.safe_point.stop is None:  # else a signal has cut it short
                 self.context.requests.save(["last"])
@@ -328,7 +374,7 @@ class Loop:
 
     def _batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Return the training batches of an epoch, each after `before_fetch` where something is bound there."""
-        batches: Iterator[Any] = iter(self.data["train"].epoch(epoch, start=start))
+        batches = self.context.epoch_of("train", epoch, start)
         if self.engine.plan.at("before_fetch"):
             batches = call_before_each(batches, lambda: self.engine.fire("before_fetch", self.state.batch_idx))
         if self.iteration_start is not None:
@@ -337,23 +383,31 @@ class Loop:
 
     def _iterations(self) -> None:
         """Train on what is left of the epoch; cut it short when the run is at its end, or is stopped."""
-        state, safe_point = self.state, self.safe_point
+        state = self.state
+        safe_point = self.safe_point
         batches = self._batches(state.epoch, start=state.batch_idx)
         self.timeline.restart()
         while True:
             state.next_stop = self._next_stop()
-            before, state.iterating = state.iter, True
+            before = state.iter
+            state.iterating = True
             entered = len(self.engine.arounds)
             try:
                 self.iterate(batches)
             except WorkerHangs:
                 self.engine.leave(entered)
-                if self.iteration_start is not None:
-                    self.checkpoints.keep_state(self.iteration_start.state())
+                if self.iteration_start is None:
+                    started = None
+                else:
+                    started = self.iteration_start.state()
+                if started is not None:
+                    self.checkpoints.keep_state(started)
             state.iterating = False
             if state.iter < state.next_stop and not state.attention:
                 raise too_few(state)
-            due = self._due(epoch_done=False) if state.iter > before else []
+            due = []
+            if state.iter > before:
+                due = self._due(epoch_done=False)
             if due:
                 self._validate(due)
             self._safe_point(wait=bool(due))
@@ -380,7 +434,7 @@ class Loop:
     def _validate(self, sets: Sequence[str]) -> None:
         """Validate. When a signal or an error cuts that short, the state from before is saved, with the validation due.
 
-        To keep it costs little: weights and optimizers are not copied, since a validation leaves them as they were.
+        It is a copy in the host's memory: a hook may change the weights meanwhile.
         """
         state = self.state
         state.validation_due = ()

@@ -3,9 +3,9 @@
 import copy
 import inspect
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,18 +16,18 @@ from torch import nn
 from hookflow.errors import Problem, UserError, by_place, nearest_or_all
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.run import how_to_declare
-from hookflow.pipeline.condition import METRICS, parse_condition
-from hookflow.runner.builder.components import Parts
+from hookflow.pipeline.condition import METRICS, metrics_in
+from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.data.batches import in_set, sets_of
-from hookflow.runner.data.source import Limited
+from hookflow.runner.data.source import LimitedSource
+from hookflow.runner.device.random_state import generators_restored
+from hookflow.runner.iteration.context import RunContext
+from hookflow.runner.iteration.ignored_targets import IgnoredTargets
+from hookflow.runner.iteration.run import Run
+from hookflow.runner.iteration.update import OptimizerUpdate
 from hookflow.runner.logging.recorder import SANITY
-from hookflow.runner.loop.context import Context
-from hookflow.runner.loop.evaluation import Evaluation
-from hookflow.runner.loop.ignored_targets import IgnoredTargets
-from hookflow.runner.loop.run import Run
-from hookflow.runner.loop.update import Update
+from hookflow.runner.loop.evaluation import EvaluationLoop
 from hookflow.runner.process.state import RunState
-from hookflow.runner.random_state import generators_restored
 from hookflow.user_code import explained, only_showable
 
 BATCHES = 2
@@ -39,13 +39,15 @@ OFF = "run.sanity = false leaves the sanity check out"
 BEFORE = ("before_val", "before_val_epoch", "before_val_iter")
 
 
-def sanity_check(context: Context, update: Update) -> None:
+def sanity_check(context: RunContext, update: OptimizerUpdate) -> None:
     """Validate two batches, and check the names of the metrics that hooks read.
 
     Raises the exceptions of the task, or warns of them where a hook prepares the validation. Raises UserError for a
     metric that nothing makes. Where a hook replaces batches, nothing is checked.
     """
-    parts, plan, say = context.parts, context.plan, context.log.say
+    parts = context.parts
+    plan = context.plan
+    say = context.log.say
     bound = [binding for point in BEFORE for binding in plan.at(point)]
     if any("batch" in binding.writes for binding in bound):
         return
@@ -64,10 +66,10 @@ def sanity_check(context: Context, update: Update) -> None:
         _check_names(context, names)
 
 
-def _metrics(context: Context, update: Update) -> set[str] | None:
+def _metrics(context: RunContext, update: OptimizerUpdate) -> set[str] | None:
     """Return the names of the metrics of two batches, and of the logged scalars; None where the task has no copy."""
     parts = context.parts
-    quiet: Any = Quiet()
+    quiet: Any = SilentRecorder()
     sources = {name: parts.data[name] for name in sets_of("val", parts.data)}
     plan = Plan(context.plan.pipeline, hooks=(), bindings=(), edges=(), own=context.plan.own)
     try:
@@ -75,24 +77,27 @@ def _metrics(context: Context, update: Update) -> set[str] | None:
     except Exception as error:
         context.log.say(f"{SANITY} is left out: the task cannot be copied ({error})")
         return None
-    eager = torch.compiler.set_stance("force_eager") if parts.section.compile else nullcontext()
+    if parts.section.compile:
+        eager = torch.compiler.set_stance("force_eager")
+    else:
+        eager = nullcontext()
     with unchanged(parts.model, parts.device), eager, ExitStack() as same_places:
         for source in sources.values():
             same_places.enter_context(_same_place(source))
-        data = {name: Limited(source, min(BATCHES, len(source)), SANITY) for name, source in sources.items()}
+        data = {name: LimitedSource(source, min(BATCHES, len(source)), SANITY) for name, source in sources.items()}
         alone = replace(parts, data=data, task=task, hooks={}, picked={})
-        check = Context(alone, plan, context.folder, RunState(), context.consensus, quiet, quiet)
+        check = RunContext(alone, plan, context.folder, RunState(), context.consensus, quiet, quiet)
         run = Run(check, update)
         check.engine.bind(run)
         ignored = IgnoredTargets("the validation data", context.log.say)
         with ignored:
-            Evaluation(check, run, lambda batches: False)("val")
+            EvaluationLoop(check, run, lambda batches: False)("val")
     if context.weigh is None:
         ignored.warn()
     return {*check.state.metrics, *quiet.names}
 
 
-def _copied(parts: Parts) -> Any:
+def _copied(parts: RunComponents) -> Any:
     own = [value for value in getattr(parts.task, "__dict__", {}).values() if isinstance(value, nn.Module)]
     networks = [model for model in own if next(model.parameters(), None) is not None]  # a metric has no parameters
     return copy.deepcopy(parts.task, {id(model): model for model in (parts.model, *parts.models.values(), *networks)})
@@ -134,7 +139,7 @@ def unchanged(model: nn.Module, device: torch.device) -> Iterator[None]:
                 buffer.copy_(before)
 
 
-class Quiet:
+class SilentRecorder:
     """A log that records nothing but the names of scalars; it has every method of a log."""
 
     def __init__(self) -> None:
@@ -147,64 +152,99 @@ class Quiet:
         return lambda *args, **kwargs: None
 
 
-def _check_names(context: Context, names: set[str]) -> None:
+def _check_names(context: RunContext, names: set[str]) -> None:
     """Check the metrics that hooks monitor or have in conditions. Raises UserError with all that nothing makes.
 
     Where a hook adds metrics without naming them, an unknown name is a warning.
     """
-    parts, plan = context.parts, context.plan
-    known, problems = set(names), []
-    unnamed: dict[str, Binding] = {}
-    for binding in plan.at("after_val_epoch"):
-        hook = parts.hooks[binding.hook]
-        made = getattr(hook, "makes_metrics", None)
-        named = {slot.removeprefix(METRICS) for slot in binding.writes if slot.startswith(METRICS)}
-        if made is None and not named and "metrics" in (*binding.takes, *binding.writes):
-            unnamed[binding.hook] = binding
-        metrics = {*_names(made), *named}
-        if binding.hook in parts.own_hooks:  # hookflow's name theirs
-            from hookflow.hooks.uses import keys_set, source_of  # takes 0.4 MB of the training's memory
-
-            source = source_of(hook if inspect.isroutine(hook) else type(hook), binding.method)
-            metrics.update(name for name, _ in keys_set(source, "metrics"))
-        known.update(in_set(name, metric) for metric in metrics for name in sets_of("val", parts.data))
+    parts = context.parts
+    plan = context.plan
+    made = _metrics_of_hooks(context)
+    known = names | made.named
+    problems = []
     for hook, name, key in _read(parts, plan):
         if name in known:
             continue
         message = f'hook "{hook.name}" reads the metric "{name}", which the validation does not give'
         hint = nearest_or_all(name, sorted(known))
-        if unnamed:
-            maker = unnamed[min(unnamed)]
+        if made.unnamed:
+            maker = made.unnamed[min(made.unnamed)]
             hint = f"{how_to_declare(f'{METRICS}{name}', maker.hook, maker.writes)}; {hint}"
             context.log.say(f'{message}, unless the hook "{maker.hook}" makes it; {hint}', "warn")
         elif hook.on_error != "raise":
             context.log.say(f"{message}; {hint}", "warn")
         else:
-            end = " A" if hint.endswith("?") else "; a"
+            end = "; a"
+            if hint.endswith("?"):
+                end = " A"
             hint += f'{end} hook that makes it declares writes = ["{METRICS}{name}"]'
             problems.append(Problem(message, parts.place(key), hint))
     if problems:
         raise UserError(sorted(problems, key=by_place))
 
 
-def _read(parts: Parts, plan: Plan) -> Iterator[tuple[PlannedHook, str, str]]:
+@dataclass(frozen=True, slots=True)
+class HookMetrics:
+    """The metrics that hooks make: those that are `named`, and by hook the bindings that make others."""
+
+    named: set[str]
+    unnamed: dict[str, Binding]
+
+
+def _metrics_of_hooks(context: RunContext) -> HookMetrics:
+    parts = context.parts
+    plan = context.plan
+    named: set[str] = set()
+    unnamed: dict[str, Binding] = {}
+    for binding in plan.at("after_val_epoch"):
+        if not _metrics_named(binding) and "metrics" in (*binding.takes, *binding.writes):
+            unnamed[binding.hook] = binding
+        for metric in _metrics_made(parts, binding):
+            named.update(in_set(name, metric) for name in sets_of("val", parts.data))
+    for binding in plan.at("after_val"):  # they are over all sets
+        if "metrics" in binding.writes:
+            unnamed[binding.hook] = binding
+        named.update(_metrics_made(parts, binding))
+    return HookMetrics(named, unnamed)
+
+
+def _metrics_named(binding: Binding) -> set[str]:
+    """Return the metrics that a hook declares to make."""
+    return {slot.removeprefix(METRICS) for slot in binding.writes if slot.startswith(METRICS)}
+
+
+def _metrics_made(parts: RunComponents, binding: Binding) -> set[str]:
+    """Return the metrics that a hook declares to make, and those that it sets in its source."""
+    metrics = _metrics_named(binding)
+    if binding.hook in parts.own_hooks:  # hookflow's name theirs
+        from hookflow.hooks.uses import keys_set, source_of  # takes 0.4 MB of the training's memory
+
+        hook = parts.hooks[binding.hook]
+        source = source_of(hook if inspect.isroutine(hook) else type(hook), binding.method)
+        metrics.update(assigned.key for assigned in keys_set(source, "metrics"))
+    return metrics
+
+
+def _names_metric(value: Any, metric: str) -> bool:
+    """Say whether an argument of a hook names a metric: by itself, in a formula, or as a key."""
+    if isinstance(value, str):
+        return metric in metrics_in(value)
+    return isinstance(value, dict) and any(_names_metric(key, metric) for key in value)
+
+
+def _read(parts: RunComponents, plan: Plan) -> Iterator[tuple[PlannedHook, str, str]]:
     for hook in plan.hooks:
         bound = [binding for binding in plan.bindings if binding.hook == hook.name]
         if any(binding.point in ("after_val", "after_val_epoch") for binding in bound):
             args = hook.args if isinstance(hook.args, Mapping) else {}
             after = (slot for binding in bound if binding.point == "after_val" for slot in binding.reads)
             declared = (slot.removeprefix(METRICS) for slot in after if slot.startswith(METRICS))
-            for name in dict.fromkeys((*_names(getattr(parts.hooks[hook.name], "modes", ())), *declared)):
-                keys = (key for key, v in args.items() if v == name or (isinstance(v, dict) and name in v))
+            monitored = [name for text in parts.capabilities[hook.name].monitors for name in metrics_in(text)]
+            for name in dict.fromkeys((*monitored, *declared)):
+                keys = (key for key, value in args.items() if _names_metric(value, name))
                 argument = next((f"args.{key}" for key in keys), "use")
                 yield hook, name, f"hooks.{hook.name}.{argument}"
-        conditions = (parse_condition(binding.trigger.when) for binding in bound if binding.trigger.when)
+        conditions = (binding.trigger.when for binding in bound if binding.trigger.when)
         for name in sorted({name for condition in conditions for name in condition.names}):
             if name.startswith(METRICS):
                 yield hook, name.removeprefix(METRICS), f"hooks.{hook.name}.when"
-
-
-def _names(names: Any) -> list[str]:
-    """Return the names in an attribute of a hook, which in a class that is no `Hook` may be anything."""
-    several = [names] if isinstance(names, str) else names if isinstance(names, Collection) else ()
-    return [name for name in several if isinstance(name, str)]

@@ -1,1 +1,1 @@
-"""The processes of a run: launching, attempts, signals, threads."""
+"""A process that trains: its start, signals, open files and the counters of its run."""

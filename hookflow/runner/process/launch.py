@@ -18,10 +18,13 @@ from typing import IO, Any
 import tomli
 
 from hookflow.errors import Problem, UserError, Where
+from hookflow.events.initial_weights import weights_facts
 from hookflow.events.records import VERSION
 from hookflow.events.run_lock import Locks, hand_over, release, share, try_lock
 from hookflow.events.rundir import Parent, RunDir, process_identity, short, write_whole
+from hookflow.events.temporary_files import temporary_folder
 from hookflow.graph.plan import Plan
+from hookflow.pipeline.attached import no_loop
 from hookflow.pipeline.load import Loaded, dump, load, missing_objects
 from hookflow.runner.process.signals import SIGNALS, signals_blocked
 from hookflow.version import __version__
@@ -29,7 +32,9 @@ from hookflow.version import __version__
 
 def cores() -> int:
     """Return the number of cores of this process: those that Slurm or `taskset` has left to it."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 TRIES, PERIOD = 3, 0.02
@@ -40,18 +45,32 @@ PROPOSED = ("base", "source", "overrides", "in_python", "hookflow", "version")
 
 
 def new_run(
-    loaded: Loaded, plan: Plan, runs: Path | None = None, *, base: Path | None = None, parent: Parent | None = None
+    loaded: Loaded,
+    plan: Plan,
+    runs: Path | None = None,
+    *,
+    base: Path | None = None,
+    parent: Parent | None = None,
+    has_loop: bool = False,
 ) -> RunDir:
     """Make and `prepare` the directory of a new run, in the folder `runs` or `run.dir`.
 
-    Its own files are relative to `base`, or to the folder of its pipeline. Raises UserError.
+    Its own files are relative to `base`, or to the folder of its pipeline. Hooks alone need a process that `has_loop`.
+    Raises UserError.
     """
+    if loaded.is_attached and not has_loop:
+        raise UserError(no_loop(loaded.places.of("run")))
     section = loaded.pipeline.run
-    folder = Path(section.dir) if runs is None else runs
+    if runs is None:
+        folder = Path(section.dir)
+    else:
+        folder = runs
     _written(loaded)  # what cannot be recorded is refused before there is a directory
     try:
         run_dir = RunDir.create(folder, section.name)
         prepare(loaded, plan, run_dir, base or loaded.source.parent, parent)
+        if has_loop:
+            run_dir.sign(loop="own")
     except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
         message = f"no run directory can be made in {folder}: {getattr(error, 'strerror', None) or error}"
         raise UserError(Problem(message, loaded.places.of("run.dir") if runs is None else None)) from None
@@ -63,16 +82,18 @@ def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, parent: Par
     facts: dict[str, Any] = {} if parent is None else {"parent": parent._asdict()}
     facts |= {"id": run_dir.id, "name": loaded.pipeline.run.name, "argv": sys.argv, "created": time.time()}
     facts["starter"] = process_identity(os.getpid())  # until the training signs, the run lives as long as this process
+    if loaded.weights:
+        facts["weights"] = weights_facts(loaded.weights)
     _record(loaded, plan, run_dir, base, **facts)
 
 
-def propose(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
-    """Write the pipeline and the plan of a resume aside; `adopt` records them once its checkpoint has been read."""
+def stage_resume(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
+    """Write the pipeline and the plan of a resume aside; `commit_resume` records them once its checkpoint is read."""
     run_dir.proposed.path.mkdir()
     _record(loaded, plan, run_dir.proposed, base)
 
 
-def adopt(run_dir: RunDir) -> None:
+def commit_resume(run_dir: RunDir) -> None:
     """Record what a resume has proposed in place of what was run before."""
     proposed = run_dir.proposed
     if proposed.plan.exists() and proposed.plan.read_bytes() != run_dir.plan.read_bytes():
@@ -80,15 +101,16 @@ def adopt(run_dir: RunDir) -> None:
     for path in (proposed.plan, proposed.pipeline):  # a process that was killed here may have come half the way
         with suppress(FileNotFoundError):
             path.replace(run_dir.path / path.name)
-    if facts := proposed.describe():
+    facts = proposed.describe()
+    if facts:
         run_dir.sign(**{fact: facts[fact] for fact in PROPOSED if fact in facts})
     shutil.rmtree(proposed.path, ignore_errors=True)
 
 
-def withdraw(run_dir: RunDir) -> None:
+def rollback_resume(run_dir: RunDir) -> None:
     """Remove what a refused resume has proposed; finish its adoption where that had begun."""
     if run_dir.proposed.identity.exists() and not run_dir.proposed.plan.exists():
-        adopt(run_dir)
+        commit_resume(run_dir)
     shutil.rmtree(run_dir.proposed.path, ignore_errors=True)
 
 
@@ -98,7 +120,8 @@ def _written(loaded: Loaded) -> str:
 
 
 def _record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any) -> None:
-    written, pipeline = json.dumps(plan.to_json(), indent=1), _written(loaded)
+    written = json.dumps(plan.to_json(), indent=1)
+    pipeline = _written(loaded)
     write_whole(run_dir.plan, written)
     write_whole(run_dir.pipeline, pipeline)
     source = {"source": str(loaded.source), "overrides": list(loaded.overrides), "in_python": loaded.in_python}
@@ -110,14 +133,14 @@ def start(
     *options: str,
     nproc: int | None = None,
     max_restarts: int = 0,
-    standby: "Standby | None" = None,
+    standby: "StandbyProcess | None" = None,
     environment: Mapping[str, str] | None = None,
     notifies: bool = True,
 ) -> subprocess.Popen[bytes]:
     """Start the training in a session of its own; its output goes to the run's `output.log`.
 
     That is one process, `standby` if there is one, or an agent that starts `nproc` ranks, and again up to
-    `max_restarts` times when one fails. `options` are those of `hookflow.runner.process.main`.
+    `max_restarts` times when one fails. `options` are those of `hookflow.runner.attempt.main`.
     A process that is no `standby` has the variables of `environment` besides those of this one.
     Raises UserError when the run is already running, or needs objects of a program that has ended.
     """
@@ -136,7 +159,7 @@ def start(
             else:
                 holding = f"--locks={','.join(map(str, locks))}"
                 arguments = (str(run_dir.path), holding, *options)
-                child = _python(module, *arguments, output=output, descriptors=locks, environment=environment)
+                child = start_python(module, *arguments, output=output, descriptors=locks, environment=environment)
         hand_over(locks, child.pid)
         if notifies:
             start_notifying(run_dir, child.pid, began)
@@ -163,11 +186,12 @@ def start_notifying(run_dir: RunDir, pid: int, since: float) -> None:
         return  # the training reports it
     if b"[notify]" not in text:
         return  # to parse it takes longer
-    if (section := tomli.loads(text.decode()).get("notify")) is None:
+    section = tomli.loads(text.decode()).get("notify")
+    if section is None:
         return
     arguments = (str(run_dir.path), json.dumps(section), f"--pid={pid}", f"--since={since!r}")
     with run_dir.output.open("ab") as output:
-        _NOTIFYING[run_dir.path] = _python("hookflow.monitor.notify", *arguments, output=output, descriptors=())
+        _NOTIFYING[run_dir.path] = start_python("hookflow.notify", *arguments, output=output, descriptors=())
 
 
 def finish_notifying(run_dir: RunDir) -> str:
@@ -182,10 +206,12 @@ def finish_notifying(run_dir: RunDir) -> str:
         failed = process.wait(LAST)
     except subprocess.TimeoutExpired:
         return f"notify: the last notification has not been sent after {LAST:g} s; it is tried on"
-    return f"notify: not every notification was sent; {short(run_dir.output)} says why" if failed else ""
+    if failed:
+        return f"notify: not every notification was sent; {short(run_dir.output)} says why"
+    return ""
 
 
-def _python(
+def start_python(
     module: str,
     *arguments: str,
     output: IO[bytes],
@@ -199,7 +225,9 @@ def _python(
     """
     command = [sys.executable, "-P", "-m", module, *arguments]
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-    env = {**os.environ, **environment} if environment else None
+    env = None
+    if environment:
+        env = {**os.environ, **environment}
     with signals_blocked():
         return subprocess.Popen(command, **streams, start_new_session=True, pass_fds=descriptors, env=env)
 
@@ -216,15 +244,15 @@ def hand_on_signals(child: subprocess.Popen[bytes], pressed: list[int]) -> None:
         signal.signal(number, hand_on)
 
 
-class Standby:
+class StandbyProcess:
     """A process that imports torch while the pipeline is checked, and trains once it is sent a run."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         self._started = False
-        with theirs, tempfile.TemporaryFile() as output:
+        with theirs, tempfile.TemporaryFile(dir=temporary_folder()) as output:
             number = theirs.fileno()
-            self._process = _python("hookflow.runner", f"--standby={number}", output=output, descriptors=(number,))
+            self._process = start_python("hookflow.runner", f"--standby={number}", output=output, descriptors=(number,))
 
     def train(self, arguments: Sequence[str], output: IO[bytes], locks: Locks) -> subprocess.Popen[bytes]:
         """Send the arguments of `hookflow.runner`, the file for the output, and the locks of the run."""
@@ -246,7 +274,8 @@ def claim(run_dir: RunDir) -> Locks:
     The lock lasts until the last of them, and of those that `hold` it, has ended. Raises UserError when another
     process holds it, or trains in the directory without a lock. Locks of `keep` are returned.
     """
-    if (kept := _KEPT.pop(run_dir.path, None)) is not None:
+    kept = _KEPT.pop(run_dir.path, None)
+    if kept is not None:
         return kept
     locks = hold(run_dir, shared=False)
     if run_dir.trains_elsewhere():
@@ -261,13 +290,19 @@ def keep(run_dir: RunDir, locks: Locks) -> None:
     _KEPT[run_dir.path] = locks
 
 
+def take_kept(run_dir: RunDir) -> Locks:
+    """Return the locks of a run that are kept for the next `claim`, for another process; none if none are kept."""
+    return _KEPT.pop(run_dir.path, ())
+
+
 _KEPT: dict[Path, Locks] = {}
 
 
 def hold(run_dir: RunDir, *, shared: bool = True) -> Locks:
     """Hold the lock of a claimed run for one of its ranks. Raises UserError when another process owns it by now."""
     for _ in range(TRIES):
-        if (locks := try_lock(run_dir.path, shared=shared)) is not None:
+        locks = try_lock(run_dir.path, shared=shared)
+        if locks is not None:
             return locks
         time.sleep(PERIOD)
     raise _running(run_dir)

@@ -51,7 +51,9 @@ def _files_by_layer() -> tuple[list[Any], list[Any], list[Any]]:
 
     What one of them passes on may arrive in one of a list that comes later.
     """
-    texts, in_python, buffers = [], [], []
+    texts = []
+    in_python = []
+    buffers = []
     standard = [sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__]
     for file in gc.get_objects():
         if not issubclass(type(file), FILE_CLASS) or any(file is stream for stream in standard):

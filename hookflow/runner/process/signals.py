@@ -34,7 +34,7 @@ def ends_at_once(number: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopReason:
     """Why a run ends, its exit code, and whether its state is saved first."""
 
     reason: str
@@ -55,7 +55,11 @@ IMPORT_POLL = 0.05
 """Seconds between the checks whether an import is over that a signal waits for."""
 
 
-WAITING = "the ranks finish this iteration once it is there, and then save; Ctrl-C ends the run at once, without a save"
+WAITING = (
+    "the ranks finish this iteration once it is there, and then save; if it never comes, nothing after the last "
+    "checkpoint can be saved, and Ctrl-C ends the run at once"
+)
+"""What follows where one of several ranks lacks a batch: the others wait for it in the middle of their iteration."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -101,7 +105,7 @@ def handlers_put_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-class Signals:
+class SignalCollector:
     """Collects interruptions: `stop` by the first signal, and `commands` in their order.
 
     Interrupted is raised at once before the training has begun, and by a Ctrl-C that is not the first signal. While
@@ -110,7 +114,7 @@ class Signals:
     """
 
     def __init__(self, state: RunState) -> None:
-        self.stop: Stop | None = None
+        self.stop: StopReason | None = None
         self.commands: deque[CommandRecord] = deque()
         self.ignored = False
         """Whether signals do nothing any more but count: the run is over, and closes its log."""
@@ -124,6 +128,7 @@ class Signals:
         """Whether the first signal has come during an import, and Interrupted is to be raised after it."""
         self._reason = ""
         self._report_wait: Callable[[str], None] | None = None
+        self._refetches = False
 
     def command(self, record: CommandRecord) -> None:
         """Take a record of the command log; called by the recorder's thread."""
@@ -154,14 +159,17 @@ class Signals:
             if self._awaits_import and not _is_importing_native_code(sys._current_frames().get(main)):
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    def be_graceful(self, report_wait: Callable[[str], None] | None = None) -> None:
+    def be_graceful(self, report_wait: Callable[[str], None] | None = None, *, refetches: bool = False) -> None:
         """From here on the first signal waits for a safe point. Raises Interrupted when one has come already.
 
         Where the training then waits for a worker's batch for more than `WAIT` seconds, WorkerHangs is raised there.
-        With `report_wait` that is reported instead: one of several ranks cannot leave an iteration alone.
+        With `report_wait` that is reported instead: one of several ranks cannot leave an iteration alone. If it
+        `refetches` such a batch, WorkerHangs is raised the first time nevertheless.
         """
-        again, self.graceful = self.graceful, True
+        again = self.graceful
+        self.graceful = True
         self._report_wait = report_wait
+        self._refetches = refetches
         if self.stop is not None:
             raise Interrupted(f"{self.stop.reason} before the training began")
         if threading.current_thread() is threading.main_thread() and not again:
@@ -170,19 +178,25 @@ class Signals:
     def _watch_fetches(self) -> None:
         """After the first signal, watch for a worker's batch that does not come: interrupt that wait, or report it."""
         main = threading.main_thread().ident or 0
-        awaited, since = None, 0.0
+        awaited = None
+        since = 0.0
         while not self.ignored:
             time.sleep(POLL)
-            fetch = _fetch(sys._current_frames().get(main)) if self.stop else None
+            fetch = None
+            if self.stop:
+                fetch = _fetch(sys._current_frames().get(main))
             if fetch is None or fetch is not awaited:
-                awaited, since = fetch, time.monotonic()
+                awaited = fetch
+                since = time.monotonic()
             elif time.monotonic() - since >= WAIT:
-                if self._report_wait is not None:
+                if self._report_wait is not None and not self._refetches:
                     self._report_wait(f"no batch has come from the loader's workers for {WAIT:g} s: {WAITING}")
-                else:
-                    self._hangs = True
-                    os.kill(os.getpid(), signal.SIGTERM)
-                return
+                    return
+                self._hangs = True
+                os.kill(os.getpid(), signal.SIGTERM)
+                if not self._refetches:
+                    return
+                self._refetches = False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
@@ -212,11 +226,13 @@ class Signals:
         if not self._awaits_import:
             raise Interrupted(f"{self.stop.reason} before the training began")
 
-    def _stop_by(self, number: int) -> Stop:
+    def _stop_by(self, number: int) -> StopReason:
         """Return how a run ends whose first signal is this one."""
         reason = self._reason or f"{signal.Signals(number).name} received"
-        code = 130 if number == signal.SIGINT else 143
-        return Stop(reason, "interrupted", code, save=True)
+        code = 143
+        if number == signal.SIGINT:
+            code = 130
+        return StopReason(reason, "interrupted", code, save=True)
 
 
 def _is_importing_native_code(frame: FrameType | None) -> bool:

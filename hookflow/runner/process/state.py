@@ -20,14 +20,17 @@ class NoMetricError(UserError, KeyError):
     """A metric that is not there, for hooks that expect a KeyError as of any dict."""
 
 
-class Metrics(dict[str, Any]):
+class MetricDict(dict[str, Any]):
     """The metrics of a pass. A name that is not there raises with the nearest one, at the hook's line."""
 
     def __missing__(self, name: str) -> Any:
         raise NoMetricError(Problem(f'there is no metric "{name}"', hint=nearest_or_all(name, self, none="none yet")))
 
 
-NONE: Mapping[str, float] = MappingProxyType(Metrics())
+NONE: Mapping[str, float] = MappingProxyType(MetricDict())
+
+NO_BATCH: Any = object()
+"""Stands where there is no batch: None is one, too, of a task that makes its own."""
 
 
 class RunState:
@@ -44,6 +47,11 @@ class RunState:
         """`iter` once more, where other processes see it. Written by the loops."""
         self.batch_size = 0
         """Examples of this rank in the current batch, 0 where unknown. Written by who takes or replaces it."""
+        self.samples = self.tokens = 0
+        """Examples and tokens of the batches that all ranks have taken. Counted where a trigger asks for them, by the
+        iterations."""
+        self.mixes_sets = False
+        """Whether the current iteration has batches of several training sets. Written by the iteration."""
         self.batch_weight: Weight | None = None
         """What this rank's share of the current batch weighs in means, where the task says it; None: its examples.
         Written by who has the task weigh it."""
@@ -53,8 +61,8 @@ class RunState:
         """The data of the current pass, as `run.data` names them. Written by the evaluation."""
         self.is_predicting = False
         """Whether the run predicts a set of data, and nothing else. Written by the trainer."""
-        self.batch: Any = None
-        """The current batch, while a task that steps its optimizers itself has it."""
+        self.batch: Any = NO_BATCH
+        """The current batch, while a task that steps its optimizers itself has it, or the loop of an attached run."""
         self.epoch_ends = False
         """The epoch ends after this iteration, whatever the data still has. Set by what hooks request; cleared by the
         loop once the epoch is closed."""
@@ -82,36 +90,46 @@ class RunState:
     @contextmanager
     def during(self, stage: Stage) -> Iterator[None]:
         """Be in a stage, and then in the one before; after an exception the run stays where it was raised."""
-        before, self.stage = self.stage, stage
+        before = self.stage
+        self.stage = stage
         yield
         self.stage = before
 
     def set_length(self, max_epochs: int | None, max_iters: int | None, iters_per_epoch: int) -> None:
         """Set how long the run is; the iterations of an epoch are 0 where the training data are not built."""
-        self.max_epochs, self.iter_limit = max_epochs, max_iters
+        self.max_epochs = max_epochs
+        self.iter_limit = max_iters
         self.iters_per_epoch = iters_per_epoch
         self.max_iters = all_iterations(max_epochs, max_iters, iters_per_epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the run between two iterations."""
-        kept = ("iter", "epoch", "batch_idx", "epoch_ends", "iters_per_epoch", "max_iters", "metrics_at")
+        kept = ["iter", "epoch", "batch_idx", "epoch_ends", "iters_per_epoch", "max_iters", "metrics_at"]
+        kept += [name for name in ("samples", "tokens") if getattr(self, name)]
         copied = {"metrics": mask_names(self.metrics), "validated": dict(self.validated)}
         return {name: getattr(self, name) for name in kept} | copied
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the length of an epoch only where the data are not built."""
-        self.iter, self.epoch, self.batch_idx = state["iter"], state["epoch"], state["batch_idx"]
-        self.epoch_ends, self.validation_due = state["epoch_ends"], state["validation_due"]
+        self.iter = state["iter"]
+        self.epoch = state["epoch"]
+        self.batch_idx = state["batch_idx"]
+        self.epoch_ends = state["epoch_ends"]
+        self.validation_due = state["validation_due"]
         self.validated = dict(state["validated"])
-        self.metrics = Metrics({unmasked(name): value for name, value in state["metrics"].items()})
+        self.metrics = MetricDict({unmasked(name): value for name, value in state["metrics"].items()})
         self.metrics_at = state["metrics_at"]
+        self.samples, self.tokens = state.get("samples", 0), state.get("tokens", 0)
         if not self.iters_per_epoch:
             self.set_length(self.max_epochs, self.iter_limit, state["iters_per_epoch"])
 
     def place(self, it: int) -> str:
         """Return in words where an iteration is, the one done or under way; between two epochs in the one done."""
         evaluating = self.stage in ("val", "test")  # then `batch_idx` counts other batches
-        inside = f"in {self.stage}" if evaluating else f"epoch {self.epoch + (self.batch_idx > 0 or it > self.iter)}"
+        if evaluating:
+            inside = f"in {self.stage}"
+        else:
+            inside = f"epoch {self.epoch + (self.batch_idx > 0 or it > self.iter)}"
         return f"iteration {it}, {inside}"
 
     @property
@@ -127,4 +145,6 @@ class RunState:
 def all_iterations(max_epochs: int | None, max_iters: int | None, iters_per_epoch: int) -> int:
     """Return the iterations of a run as long as its pipeline says: of two lengths, what is reached first."""
     of_epochs = (max_epochs or 0) * iters_per_epoch
-    return min(max_iters, of_epochs) if max_iters and of_epochs else max_iters or of_epochs
+    if max_iters and of_epochs:
+        return min(max_iters, of_epochs)
+    return max_iters or of_epochs

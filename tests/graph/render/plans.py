@@ -6,10 +6,11 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from hookflow.errors import Where
-from hookflow.graph.order import compile_plan
-from hookflow.graph.plan import Binding, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
+from hookflow.graph.order import PlanRequests, compile_plan
+from hookflow.graph.plan import DeclaredBinding, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS as ALL
 from hookflow.graph.points import Point, Points
+from hookflow.pipeline.condition import Condition
 
 AROUND: tuple[tuple[str, str, Half], ...] = (
     ("before_val", "around_val", "enter"),
@@ -42,9 +43,9 @@ def node(
     def wish(other: str, line: int) -> EdgeSpec:
         return EdgeSpec(other, False, kind, Where(f"class {name.title()}") if kind == "class" else Where(source, line))
 
-    def bind(point: str, method: str, half: Half) -> Binding:
+    def bind(point: str, method: str, half: Half) -> DeclaredBinding:
         globs = modules if point in ALL and ALL[point].kind == "module" else ()
-        return Binding(-1, name, point, method, half, ("run",), trigger or Trigger(), phase, reads, writes, globs)
+        return DeclaredBinding(name, point, method, half, ("run",), trigger or Trigger(), phase, reads, writes, globs)
 
     bound = tuple(bind(*where) for where in halves)
     near = [replace(wish(other, 8), at=(b.point, b.half)) for b in bound for at, other in after_at if at == b.point]
@@ -53,15 +54,23 @@ def node(
 
 
 def plan(*nodes: Node, points: Points = ALL, name: str = "p", shuffle: int | None = None) -> Plan:
-    return compile_plan(name, {node.hook.name: node for node in nodes}, (), points, shuffle)
+    return compile_plan(
+        name, {node.hook.name: node for node in nodes}, (), points, requests=PlanRequests(shuffle=shuffle)
+    )
 
+
+HOSTILE_CONDITION = Condition(
+    "loss > 1 and name != \"<&\\n`#quot;`>\" or 損失 < 'π' and tab\t== 1", frozenset(), (), lambda look: True
+)
 
 EXAMPLE = plan(
     node("whiten", ["before_train"], phase="early"),
     node("ema", (), after=["whiten"], around=True),
     node("average", ["before_train", "after_train_iter"], after=["whiten"]),
     node("throughput", ["after_train_iter"]),
-    node("log", ["after_train_iter"], after=["throughput"], phase="late", trigger=Trigger(every="50", since="1ep")),
+    node(
+        "log", ["after_train_iter"], after=["throughput"], phase="late", trigger=Trigger.parse(every="50", since="1ep")
+    ),
     node("early_stop", ["after_val"], after=["ema"]),
     node("checkpoint", ["after_val", "after_train_epoch"], after=["ema", "early_stop"], phase="last"),
 )
@@ -75,11 +84,18 @@ OWN = Points(
 
 RICH = plan(
     node("timer", phase="first"),
-    node("viewer", ["before_train", "after_train_iter"], ["timer"], "first", Trigger(every="30s", when="rank == 0")),
+    node(
+        "viewer", ["before_train", "after_train_iter"], ["timer"], "first", Trigger.parse(every="30s", when="rank == 0")
+    ),
     node("whiten", ["before_train"], phase="early", writes=("model",)),
     node("ema", ["before_train", "after_train_iter"], ["whiten"], around=True, kind="class", reads=("model",)),
     node("freeze_the_backbone", (), around=True),
-    node("densify", ["after_train_iter", "after_densify"], trigger=Trigger("100", "500it", "10%"), writes=("model",)),
+    node(
+        "densify",
+        ["after_train_iter", "after_densify"],
+        trigger=Trigger.parse("100", "500it", "10%"),
+        writes=("model",),
+    ),
     node("metrics_of_the_validation", ["after_train_iter", "after_val"], writes=("metrics",)),
     node(
         "psnr",
@@ -88,7 +104,7 @@ RICH = plan(
         after_at=(("after_train_iter", "reader"), ("after_val", "metrics_of_the_validation")),
     ),
     node("reader", ["after_train_iter", "after_densify", "after_val"], reads=("metrics", "model")),
-    node("probe", ["forward", "full_backward"], trigger=Trigger(every="50"), modules=("layer*.conv?", "head")),
+    node("probe", ["forward", "full_backward"], trigger=Trigger.parse(every="50"), modules=("layer*.conv?", "head")),
     node("log", phase="late", after=["psnr", "timer"]),
     node("tensorboard", ["after_train_iter"], after=["log"]),
     node("summary", after_at=(("after_train_iter", "log"),)),
@@ -105,7 +121,7 @@ HOSTILE = plan(
         "then",
         after=["first"],
         source='a "b" <c> & `d` #1;\\n\x07/it\'s "p" <&> `q`\\.toml',
-        trigger=Trigger(when="loss > 1 and name != \"<&\\n`#quot;`>\" or 損失 < 'π' and tab\t== 1"),
+        trigger=Trigger(when=HOSTILE_CONDITION),
     ),
     name='"p" & <q>\n---',
 )
@@ -119,7 +135,7 @@ def plans(draw: st.DrawFn) -> Plan:
     for k, name in enumerate(names):
         points = draw(st.lists(st.sampled_from([point.name for point in ALL]), unique=True, max_size=4))
         phase = draw(st.sampled_from(["early", "normal", "last"]))
-        trigger = draw(st.sampled_from([Trigger(), Trigger(every="2ep", until="90%")]))
+        trigger = draw(st.sampled_from([Trigger(), Trigger.parse(every="2ep", until="90%")]))
         around = not points or draw(st.booleans())
         after = draw(st.lists(st.sampled_from(names[:k]), unique=True)) if k and not around else []
         kind = draw(st.sampled_from(["file", "class"]))
@@ -144,7 +160,7 @@ def wide(hooks: int) -> Plan:
                 after if k % 9 else [],
                 around=k % 9 == 0,
                 kind=kinds[k % 4 == 0],
-                trigger=Trigger(every="50", since="1ep") if k % 5 == 2 else None,
+                trigger=Trigger.parse(every="50", since="1ep") if k % 5 == 2 else None,
                 reads=slots[0],
                 writes=slots[1],
             )

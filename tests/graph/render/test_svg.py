@@ -12,10 +12,12 @@ from hypothesis import given
 from rich.cells import cell_len
 
 from hookflow.graph.plan import Plan
-from hookflow.graph.render.svg import MARGIN, NAME_CELL, NOTE_CELL, TITLE_CELL, Picture, as_html, as_svg
+from hookflow.graph.render.html import as_html
+from hookflow.graph.render.svg import as_svg
+from hookflow.graph.render.svg_layout import MARGIN, NAME_CELL, NOTE_CELL, TITLE_CELL, PictureLayout
 from hookflow.graph.render.text import marks, place_of, slots
-from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, plan, plans, wide
+from tests.support.golden_files import check_golden
 
 SVG = "{http://www.w3.org/2000/svg}"
 ONE_WAITS_FOR_ALL = plan(
@@ -98,7 +100,7 @@ def test_nothing_overlaps_or_leaves_the_picture(drawn: Plan) -> None:
 
 
 def check(drawn: Plan) -> None:
-    image = Picture(drawn, top=50)
+    image = PictureLayout(drawn, top=50)
     assert all(above[1] < below[0] for above, below in pairwise(image.lanes.values()))
     for point in image.points:
         top, bottom = image.lanes[point.name]
@@ -118,7 +120,7 @@ def check(drawn: Plan) -> None:
     for (net, _, one), (other_net, _, other) in combinations(arrows, 2):
         if net != other_net:
             assert not any(along(a, b) for a in pairwise(one) for b in pairwise(other)), "two run along one line"
-    ys = [image.rows[binding.id].y for binding in image.every]
+    ys = [image.rows[binding.id].y for binding in image.bindings]
     spans = [(lane, ys[rail.first], ys[rail.last]) for rail, lane in image.rails]
     for (lane, top, bottom), (other_lane, other_top, other_bottom) in combinations(spans, 2):
         assert lane != other_lane or bottom < other_top or other_bottom < top

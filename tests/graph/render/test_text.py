@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookflow.cli.graph import part_of
+from hookflow.graph.filters import PlanFilter
 from hookflow.graph.plan import Binding, Half, Plan, Trigger
 from hookflow.graph.render.loop import rows
 from hookflow.graph.render.svg import as_svg
@@ -18,8 +18,8 @@ from hookflow.graph.render.text import as_dot, as_mermaid, as_text, gutter, mark
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from tests.conftest import TOY
-from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, plan, plans
+from tests.support.golden_files import check_golden
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
@@ -107,21 +107,23 @@ def test_the_gutter_can_be_read_back_and_says_what_the_edges_say(links: set[tupl
 def test_a_rail_joins_the_halves_of_an_around_in_a_free_column(firings: str, limit: int, drawn: list[str]) -> None:
     halves: dict[str, Half] = {"": "whole", "(": "enter", ")": "exit"}
     bindings = [
-        Binding(k, name[0], "somewhere", "around", halves[name[1:]], (), Trigger(), "normal")
+        Binding(name[0], "somewhere", "around", halves[name[1:]], (), Trigger(), "normal", id=k)
         for k, name in enumerate(firings.split())
     ]
     assert rails(bindings, limit) == drawn
 
 
 def offloaded() -> Plan:
-    follows = '{use="./offloaded.py:follows", points=["after_train_iter"], after=["slow"]}'
-    hooks = [f'hooks.{name.lower()}={{use="./offloaded.py:{name}", offload=true}}' for name in ("Watches", "Slow")]
+    follows = '{use="./offloaded_hooks.py:follows", points=["after_train_iter"], after=["slow"]}'
+    hooks = [
+        f'hooks.{name.lower()}={{use="./offloaded_hooks.py:{name}", offload=true}}' for name in ("Watches", "Slow")
+    ]
     return compile_pipeline(parse(TOY.read_text(), TOY, [*hooks, f"hooks.follows={follows}"]))
 
 
 def test_the_thread_of_an_offloaded_hook_is_drawn_until_the_run_waits_for_it() -> None:
     points = ("after_backward", "before_optimizer_step", "after_optimizer_step", "after_train_iter")
-    check_golden("drawings/offloaded.txt", as_text(part_of(offloaded(), points)) + "\n")
+    check_golden("drawings/offloaded.txt", as_text(PlanFilter(points).apply(offloaded())) + "\n")
     whole = offloaded()
     joined = next(row for row in rows(whole) if row.name == "before_val" and row.binding)
     assert joined.rail.startswith("┗"), "a validation waits for what has been fired"
@@ -133,20 +135,20 @@ def test_the_thread_of_an_offloaded_hook_is_drawn_until_the_run_waits_for_it() -
 
 class TestParts:
     def test_one_point_keeps_all_that_is_said_of_it(self) -> None:
-        part = part_of(RICH, ["after_train_iter"])
+        part = PlanFilter(["after_train_iter"]).apply(RICH)
         assert part.bindings == RICH.at("after_train_iter")
         assert part.edges == RICH.edges_at("after_train_iter")
         assert {hook.name for hook in part.hooks} == {binding.hook for binding in part.bindings}
-        assert part.given_way == RICH.given_way
-        assert part_of(RICH, ["before_val"]).given_way == ()
+        assert part.dropped_edges == RICH.dropped_edges
+        assert PlanFilter(["before_val"]).apply(RICH).dropped_edges == ()
 
     def test_one_hook_has_its_neighbours_beside_it_and_no_others(self) -> None:
-        part = part_of(RICH, hook="reader")
+        part = PlanFilter(hooks=["reader"]).apply(RICH)
         assert [binding.hook for binding in part.at("after_densify")] == ["densify", "reader"]
         assert "log" not in [binding.hook for binding in part.at("after_train_iter")]
         assert {edge.first for edge in part.edges if edge.then == "reader"} >= {"densify", "psnr"}
         assert not any("reader" not in (edge.first, edge.then) for edge in part.edges)
-        assert len(part.given_way) == 1
+        assert len(part.dropped_edges) == 1
 
 
 needs_graphviz = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
@@ -163,7 +165,7 @@ def test_pictures_are_golden_and_names_stand_in_their_letters_and_mean_nothing()
     check_golden("drawings/rich.mmd", as_mermaid(RICH) + "\n")
     check_golden("drawings/rich.dot", as_dot(RICH) + "\n")
     # Graphviz reads no escapes; whoever opens a file reads its letters.
-    drawn = plan(node("a", ["after_val"], trigger=Trigger(when="損失 > 1")), name="großes")
+    drawn = plan(node("a", ["after_val"], trigger=Trigger.parse(when="損失 > 1")), name="großes")
     for image in (as_dot(drawn), as_mermaid(drawn)):
         assert "großes: 1 hook at 1 point" in image
         assert "when 損失 " in image

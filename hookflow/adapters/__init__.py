@@ -1,0 +1,1 @@
+"""Adapters of other frameworks' hooks: each is found by the registry in `hookflow.hooks.adapter_registry`."""

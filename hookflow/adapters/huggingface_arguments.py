@@ -1,0 +1,235 @@
+"""Hugging Face's `TrainingArguments` as a pipeline gives them.
+
+Source: `transformers.training_args`, version 5.24.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.builtin.checkpoint import Checkpoint, name_best
+from hookflow.hooks.builtin.gradients import GradClip
+from hookflow.hooks.builtin.log import Log
+from hookflow.pipeline.amounts import Amount, parse_amount
+from hookflow.pipeline.values import Interval
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+    from hookflow.pipeline.schema import HookNode
+
+
+def make_arguments(run: Run, recorded: RecordedPipeline) -> Any:
+    """Return the arguments of a run, an instance of `TrainingArguments`.
+
+    What a pipeline does not say has the value of Hugging Face's default.
+    """
+    section = recorded.section
+    values: dict[str, Any] = {
+        "output_dir": str(run.dir),
+        "run_name": Path(run.dir).name,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "seed": section.seed,
+        "gradient_accumulation_steps": section.accumulate,
+        "per_device_train_batch_size": _batch_size_of_rank(run, "train", section.accumulate),
+        "per_device_eval_batch_size": _batch_size_of_rank(run, "val", 1),
+        "logging_nan_inf_filter": False,  # a loss that is not finite is shown
+        "max_grad_norm": recorded.largest_norm(),
+        "lr_scheduler_type": "constant",
+        **_length(run),
+        **_evaluation(run, section.validates),
+        **_schedule_of_logs(run, recorded),
+        **_schedule_of_saves(recorded),
+    }
+    if run.optimizers:
+        first = next(iter(run.optimizers.values()))
+        values["learning_rate"] = float(first.param_groups[0].get("initial_lr", first.param_groups[0]["lr"]))
+        values["weight_decay"] = float(first.param_groups[0].get("weight_decay", 0.0))
+    arguments = _arguments_class()(**values)
+    arguments.view_of_run = run
+    arguments.bf16 = section.precision in ("bf16", "bf16-true")
+    arguments.fp16 = section.precision == "fp16"
+    ranking = recorded.find_ranking()
+    if ranking is not None:  # set now: the constructor would want strategies that are alike
+        arguments.metric_for_best_model = ranking.metric
+        arguments.greater_is_better = ranking.mode == "max"
+        arguments.load_best_model_at_end = ranking.restores_best
+    return arguments
+
+
+class RunDevice:
+    """The device and the processes of a run, under the names that `TrainingArguments` has for them.
+
+    Accelerate is asked for nothing.
+    """
+
+    view_of_run: Any = None
+
+    @property
+    def _setup_devices(self) -> Any:
+        import torch
+
+        if self.view_of_run is None:
+            return torch.device("cpu")
+        return self.view_of_run.device
+
+    @property
+    def n_gpu(self) -> int:
+        return int(self._setup_devices.type == "cuda")
+
+    @property
+    def parallel_mode(self) -> Any:
+        from transformers.training_args import ParallelMode
+
+        if self.world_size > 1:
+            return ParallelMode.DISTRIBUTED
+        return ParallelMode.NOT_PARALLEL
+
+    @property
+    def world_size(self) -> int:
+        if self.view_of_run is None:
+            return 1
+        return int(self.view_of_run.world)
+
+    @property
+    def process_index(self) -> int:
+        if self.view_of_run is None:
+            return 0
+        return int(self.view_of_run.rank)
+
+    @property
+    def local_process_index(self) -> int:
+        return self.process_index
+
+
+@cache
+def _arguments_class() -> type[Any]:
+    from transformers import TrainingArguments
+
+    class RunArguments(RunDevice, TrainingArguments):  # type: ignore[misc]
+        """Arguments whose device and processes are those of the run."""
+
+    return RunArguments
+
+
+@dataclass(frozen=True, slots=True)
+class RankingSpec:
+    """The metric by which the hook `checkpoint` keeps the best."""
+
+    metric: str
+    mode: str
+    name: str
+    """The name that the best checkpoint goes by."""
+    restores_best: bool
+
+
+class RecordedPipeline:
+    """The recorded pipeline of a run, as far as arguments of Hugging Face's come from it."""
+
+    def __init__(self, run: Run) -> None:
+        from hookflow.pipeline.load import load  # loads pydantic, which `hookflow --help` does without
+
+        self.pipeline = load(RunDir(run.dir).pipeline, recorded=True).pipeline
+        self.section = self.pipeline.run
+
+    def hooks_of(self, kind: type, name: str) -> list[HookNode]:
+        """Return the tables of the hooks of a class, which a pipeline calls by its short name or by its place."""
+        uses = (name, f"{kind.__module__}:{kind.__name__}")
+        return [table for table in self.pipeline.hooks.values() if table.enabled and table.use in uses]
+
+    def find_ranking(self) -> RankingSpec | None:
+        """Return the metric of the validation by which checkpoints are the best; None if there is none."""
+        for table in self.hooks_of(Checkpoint, "checkpoint"):
+            args = dict(table.args)
+            modes = Checkpoint.capabilities_for(args).monitors
+            if modes and args.get("stage", "val") == "val":
+                metric = next(iter(modes))
+                return RankingSpec(metric, modes[metric], name_best(metric, modes), args.get("restore_best", False))
+        return None
+
+    def clips_gradients(self) -> bool:
+        """Say whether a hook changes the gradients before the step, so that their norm is no more what it was."""
+        return bool(self.hooks_of(GradClip, "grad_clip"))
+
+    def largest_norm(self) -> float:
+        """Return the largest norm that gradients may have; 0 if there is no bound."""
+        for table in self.hooks_of(GradClip, "grad_clip"):
+            norm = dict(table.args).get("max_norm")
+            if norm is not None:
+                return float(norm)
+        return 0.0
+
+    def amounts_at(self, kind: type, name: str, point: str) -> list[Amount]:
+        """Return how often the hooks of a class fire at a point."""
+        amounts = []
+        for table in self.hooks_of(kind, name):
+            for bound, every in _bindings_of(table, kind):
+                if bound == point:
+                    amounts.append(every or table.every or parse_amount(1))
+        return amounts
+
+
+def _bindings_of(table: HookNode, kind: Any) -> list[tuple[str, Amount | None]]:
+    """Return the points of a hook, each with its own `every`."""
+    if table.points is None:
+        return [(point, None) for point in kind.points_for(dict(table.args))]
+    bindings: list[tuple[str, Amount | None]] = []
+    for item in table.points:
+        if isinstance(item, str):
+            bindings.append((item, None))
+        else:
+            bindings.append((item.at, item.every))
+    return bindings
+
+
+def _batch_size_of_rank(run: Run, split: str, accumulate: int) -> int:
+    data = run.data.get(split)
+    if data is None:
+        return 8  # the default of `TrainingArguments`
+    size = int(data.info["batch_size"])
+    return max(size // run.world, 1)
+
+
+def _length(run: Run) -> dict[str, Any]:
+    if run.max_epochs is None:
+        return {"max_steps": run.max_iters}
+    return {"num_train_epochs": float(run.max_epochs)}
+
+
+def _evaluation(run: Run, interval: Interval) -> dict[str, Any]:
+    if "val" not in run.data:
+        return {"eval_strategy": "no"}
+    if not interval.by_iterations:
+        return {"eval_strategy": "epoch"}
+    if interval.unit == "it":
+        return {"eval_strategy": "steps", "eval_steps": float(interval.value)}
+    if interval.unit == "ep":
+        steps = interval.value * run.iters_per_epoch
+        return {"eval_strategy": "steps", "eval_steps": float(max(steps, 1))}
+    return {"eval_strategy": "steps", "eval_steps": float(run.max_iters)}  # by time: at the end, at the latest
+
+
+def _schedule_of_logs(run: Run, recorded: RecordedPipeline) -> dict[str, Any]:
+    """Return how often the hook `log` fires; without one, what is Hugging Face's default."""
+    for amount in recorded.amounts_at(Log, "log", "after_train_iter"):
+        if amount.unit == "ep" and amount.value == 1:
+            return {"logging_strategy": "epoch"}
+        if amount.unit in ("", "it"):
+            return {"logging_steps": float(amount.value)}
+        if amount.unit == "%":
+            return {"logging_steps": float(max(int(amount.value * run.max_iters / 100), 1))}
+    return {}
+
+
+def _schedule_of_saves(recorded: RecordedPipeline) -> dict[str, Any]:
+    """Return how often the hook `checkpoint` saves."""
+    for amount in recorded.amounts_at(Checkpoint, "checkpoint", "after_train_iter"):
+        if amount.unit in ("", "it"):
+            return {"save_strategy": "steps", "save_steps": float(amount.value)}
+    if recorded.amounts_at(Checkpoint, "checkpoint", "after_train_epoch"):
+        return {"save_strategy": "epoch"}
+    return {"save_strategy": "no"}

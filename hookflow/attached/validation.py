@@ -1,0 +1,187 @@
+"""A validation in a user's loop: the points around it, its metrics, and what is asked for by then."""
+
+import time
+from collections.abc import Iterable, Iterator, MutableMapping, Sized
+from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from hookflow.attached.loop import SET, AttachedLoop, CutValidation, IterationPhase, LoopStopped
+from hookflow.errors import Problem, UserError
+from hookflow.hooks.tensors import evaluating
+from hookflow.runner.data.batches import size_of
+from hookflow.runner.iteration.requests import SKIPPED
+from hookflow.runner.logging.timing import VALIDATION
+from hookflow.runner.loop.evaluation import CheckedMetrics, WeightedMeans
+from hookflow.runner.model.task import as_number, single_numbers
+from hookflow.runner.process.state import MetricDict
+
+
+class AttachedValidation:
+    """The validations of a user's loop, which walks over the data itself.
+
+    Each is computed on random numbers of its own, without gradients and with the models in evaluation. So a run that is
+    resumed behind it goes on as one that was never interrupted. A validation that the checkpoint has already is not
+    counted a second time.
+    """
+
+    def __init__(self, loop: AttachedLoop, resumed_at: int | None) -> None:
+        self._loop = loop
+        self._resumed_at = resumed_at
+        self._state = loop.state
+        self._engine = loop.engine
+        self._context = loop.context
+        self._checkpoints = loop.trainer.checkpoints
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a command or a hook asks for a validation, or a resumed run begins with one."""
+        return bool(self._loop.safe_point.control.validation_due or self._state.validation_due)
+
+    @contextmanager
+    def run(self) -> Iterator[MutableMapping[str, Any]]:
+        """Fire the points of a validation around a block that computes the metrics, and puts them into a dict.
+
+        Raises UserError in the middle of an iteration.
+        """
+        loop = self._loop
+        state = self._state
+        if loop.is_validating:
+            raise UserError(Problem("a validation is under way already"))
+        loop.mend()
+        if loop.phase is IterationPhase.STEPPED:
+            loop.close()
+        elif loop.phase is IterationPhase.OPEN:
+            message = "a validation in the middle of an iteration has no state that could be saved"
+            hint = "validate before the first forward pass of an iteration, or after the optimizer's step"
+            raise UserError(Problem(message, hint=hint))
+        is_counted_already = self._resumed_at == state.iter == state.validated.get(SET) and not self.is_due
+        with self._evaluating():
+            if is_counted_already:
+                yield MetricDict()
+            else:
+                yield from self._counted()
+        if not is_counted_already:
+            self._process()
+        loop.context.timeline.restart()
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Compute without gradients, on random numbers of this place, with the models in evaluation."""
+        loop = self._loop
+        context = self._context
+        state = self._state
+        batch_idx = state.batch_idx
+        batches = state.batches
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(context.timeline.excluded(VALIDATION))
+            stack.enter_context(context.optimizer_modes.evaluating())
+            stack.enter_context(context.consensus.evaluation())
+            stack.enter_context(loop.trainer.evaluation.seeded(SET))
+            loop.is_validating = True
+            try:
+                yield
+            finally:
+                loop.is_validating = False
+                state.split = "train"
+                state.batch_idx = batch_idx
+                state.batches = batches
+
+    def _counted(self) -> Iterator[MutableMapping[str, Any]]:
+        """Yield the dict of metrics, between the points of a validation, and record what it holds then."""
+        state = self._state
+        fire = self._engine.fire
+        due = state.validation_due
+        state.validation_due = ()
+        validated_before = state.validated.get(SET)
+        entered = len(self._engine.arounds)
+        loop = self._loop
+        self._checkpoints.keep_state(validation_due=due or (SET,))
+        state.validated[SET] = state.iter
+        began = time.perf_counter()
+        try:
+            with state.during("val"):
+                state.split = SET
+                fire("before_val")
+                with evaluating(self._context.parts.model):
+                    fire("before_val_epoch")
+                    metrics = CheckedMetrics()
+                    yield metrics
+                    state.metrics = metrics
+                    state.metrics_at = state.iter
+                    fire("after_val_epoch", metrics)
+                    result = {name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()}
+                    result = loop.trainer.evaluation.agreed(result)
+                    state.metrics = MappingProxyType(MetricDict(result))
+                    fire("after_val", state.metrics)
+                    self._context.log.put("metrics", split=SET, v=result, seconds=time.perf_counter() - began)
+        except BaseException:
+            loop.cut_validation = CutValidation(entered, validated_before)
+            raise
+        self._checkpoints.forget_kept_state()
+
+    def _process(self) -> None:
+        """Do what has been asked for by the end of a validation. Raises LoopStopped where the run stops here."""
+        loop = self._loop
+        control = loop.safe_point.control
+        safe_point = loop.safe_point
+        commanded = control.validation_due
+        control.validation_due = False
+        if commanded:
+            self._context.requests.save(["last"])
+            self._checkpoints.save()
+            self._checkpoints.report()
+        control.answer()
+        safe_point.process(wait=True)
+        stop = safe_point.stop
+        if stop is not None and stop.status != "finished":
+            raise LoopStopped(stop.reason)
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches of a validation, each between its two points; means of what is reported are its metrics.
+
+        Within a block of `run.validation()` they are not put among its metrics. Raises UserError where hooks need the
+        outputs of a batch, and `run.report` has not been called.
+        """
+        if self._loop.is_validating:
+            yield from self._walked(loader)
+            return
+        with self.run() as metrics:
+            means = yield from self._walked(loader)
+            metrics.update(means)
+
+    def _walked(self, loader: Iterable[Any]) -> Any:
+        state = self._state
+        loop = self._loop
+        needy = [b.hook for b in self._engine.plan.at("after_val_iter") if "outputs" in b.takes]
+        counts = state.stage == "val"
+        means = WeightedMeans(exact=False)
+        state.batches = len(loader) if isinstance(loader, Sized) else 0
+        for index, batch in enumerate(loader):
+            state.batch_idx = index
+            state.batch_size = size_of(batch) or 0
+            entered = len(self._engine.arounds)
+            if counts:
+                batch = self._context.offer("before_val_iter", batch)
+            if batch is SKIPPED:
+                self._engine.leave(entered)
+                continue
+            loop.reported = {}
+            yield batch
+            outputs = dict(loop.reported)
+            if not counts:
+                continue
+            if needy and not outputs:
+                message = f'the hook "{needy[0]}" needs the outputs of a validation batch, and nothing was reported'
+                raise UserError(
+                    Problem(message, hint='in the loop over run.val(loader): run.report({"logits": logits})')
+                )
+            means.add(single_numbers(outputs), state.batch_size or None)
+            self._engine.fire("after_val_iter", batch, index, outputs)
+        loop.reported = {}
+        if counts:
+            return means.over_ranks(self._context.consensus.all_gather_object)
+        return {}

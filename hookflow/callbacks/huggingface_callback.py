@@ -1,0 +1,96 @@
+"""The graph of hooks as one callback of Hugging Face's Trainer."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from hookflow.callbacks.driver import STEP_POINTS, Hooks, TrainerDriver
+
+TRAINER = "Hugging Face's Trainer"
+TIMES = ("runtime", "per_second", "epoch")
+"""Parts of the names of numbers that are no metrics."""
+
+
+def make_callback(hooks: Hooks, overrides: Mapping[str, Any] | None, runs: str | None) -> Any:
+    """Return a `TrainerCallback` that drives hooks."""
+    return _callback_class()(TrainerDriver(TRAINER, hooks, overrides, runs, points=STEP_POINTS))
+
+
+def select_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of an evaluation by hookflow's names: `eval_loss` is `loss`."""
+    selected = {}
+    for name, value in metrics.items():
+        if isinstance(value, int | float) and not name.endswith(TIMES):
+            selected[name.removeprefix("eval_")] = float(value)
+    return selected
+
+
+class TrainerEvents:
+    """Calls the hooks of a pipeline, in its order, as Hugging Face's Trainer comes to their points.
+
+    An evaluation has an event at its end alone, and the loss of a step none: the loss is logged by `on_log`.
+    """
+
+    def __init__(self, driver: TrainerDriver) -> None:
+        self.driver = driver
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        epochs = max(state.num_train_epochs, 1)
+        examples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        iters_per_epoch = -(-state.max_steps // epochs)
+        loader: Any = given.get("train_dataloader")
+        if hasattr(loader, "__len__"):
+            iters_per_epoch = -(-len(loader) // args.gradient_accumulation_steps)
+        self.driver.begin(
+            given["model"],
+            given["optimizer"],
+            max_iters=state.max_steps,
+            iters_per_epoch=iters_per_epoch,
+            examples=examples,
+            done=state.global_step,
+        )
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self.driver.begin_iteration()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+        self.driver.end_iteration()
+        return self._follow(control)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any) -> None:
+        if not self.driver.is_running:
+            return
+        for name, value in logs.items():
+            is_of_evaluation = name.startswith("eval_")
+            if isinstance(value, int | float) and not is_of_evaluation and not name.endswith(TIMES):
+                self.driver.run.log(name, float(value))
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any], **given: Any) -> Any:
+        if not self.driver.is_running:  # an evaluation by itself
+            return None
+        self.driver.end_validation(select_metrics(metrics))
+        return self._follow(control)
+
+    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self.driver.save()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self.driver.end()
+
+    def _follow(self, control: Any) -> Any:
+        """Set the flags for what hooks, commands and signals ask for."""
+        if self.driver.wants_stop():
+            control.should_training_stop = True
+        elif self.driver.wants_validation():
+            control.should_evaluate = True
+        return control
+
+
+@cache
+def _callback_class() -> type[Any]:
+    from transformers import TrainerCallback
+
+    class HookflowCallback(TrainerEvents, TrainerCallback):  # type: ignore[misc]
+        """The events that this package follows, as a callback of Hugging Face's Trainer."""
+
+    return HookflowCallback

@@ -1,0 +1,134 @@
+"""The graph of hooks as one callback of Lightning's Trainer."""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from math import isfinite
+from typing import Any
+
+from hookflow.callbacks.driver import STEP_POINTS, Hooks, TrainerDriver
+from hookflow.errors import Problem, UserError
+
+TRAINER = "Lightning's Trainer"
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+POINTS = (
+    "after_forward",
+    "before_backward",
+    "after_backward",
+    *STEP_POINTS,
+    "before_val",
+    "before_val_epoch",
+)
+
+
+def make_callback(hooks: Hooks, overrides: Mapping[str, Any] | None, runs: str | None) -> Any:
+    """Return a `Callback` of Lightning that drives hooks, of the package that is installed."""
+    return _callback_class()(TrainerDriver(TRAINER, hooks, overrides, runs, points=POINTS, arguments=("batch",)))
+
+
+def _find_package() -> str:
+    for package in PACKAGES:
+        if find_spec(package.partition(".")[0]):
+            return package
+    hint = "pip install 'hookflow[lightning]'"
+    raise UserError(Problem("hookflow.callbacks.lightning needs the package pytorch-lightning", hint=hint))
+
+
+class LightningEvents:
+    """Calls the hooks of a pipeline, in its order, as Lightning's Trainer comes to their points.
+
+    An iteration is a step of the optimizer, however many batches it takes. Its loss is the sum of what Lightning
+    differentiates: of several batches their mean.
+    """
+
+    def __init__(self, driver: TrainerDriver) -> None:
+        self.driver = driver
+        self._step = 0
+        self._loss: Any = None
+        """The loss that is being differentiated."""
+        self._known: set[str] = set()
+        self._of_validation: set[str] = set()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if len(trainer.optimizers) > 1:
+            message = "hookflow.callbacks.lightning follows one optimizer, and this module has several"
+            raise UserError(Problem(message, hint="hookflow.attach follows several in a loop of your own"))
+        max_iters = trainer.estimated_stepping_batches
+        if not isfinite(max_iters):
+            message = "this training has no length that hookflow could show"
+            raise UserError(Problem(message, hint="Trainer(max_steps=…) or Trainer(max_epochs=…)"))
+        batches = trainer.num_training_batches
+        iters_per_epoch = int(max_iters)
+        if isfinite(batches):
+            iters_per_epoch = -(-int(batches) // trainer.accumulate_grad_batches)
+        self.driver.begin(
+            pl_module,
+            next(iter(trainer.optimizers), None),
+            max_iters=int(max_iters),
+            iters_per_epoch=iters_per_epoch,
+            done=trainer.global_step,
+            tells_steps=True,  # the step's closure computes the gradients
+        )
+        self._step = trainer.global_step
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self.driver.begin_iteration(batch)
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        self._loss = loss
+        self.driver.begin_backward(loss)
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        self.driver.end_backward(self._loss)
+        self._loss = None
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        self.driver.before_step(optimizer)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self._step:  # the gradients of other batches are to be added
+            return
+        self._step = trainer.global_step
+        self.driver.end_iteration()
+        self._follow(trainer)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.sanity_checking or not self.driver.is_running:
+            return
+        self._known = {*trainer.callback_metrics} - self._of_validation
+        self.driver.begin_validation()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.sanity_checking or not self.driver.is_running:
+            return
+        metrics = {}
+        for name, value in trainer.callback_metrics.items():
+            if name not in self._known:
+                self._of_validation.add(name)
+                metrics[name.removeprefix("val_")] = float(value)
+        self.driver.end_validation(metrics)
+        self._follow(trainer)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        self.driver.save()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self.driver.end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.driver.fail(exception)
+
+    def _follow(self, trainer: Any) -> None:
+        if self.driver.wants_stop():
+            trainer.should_stop = True
+
+
+@cache
+def _callback_class() -> type[Any]:
+    base = import_module(_find_package()).Callback
+
+    class HookflowCallback(LightningEvents, base):  # type: ignore[misc,valid-type]
+        """The events that this package follows, as a callback of Lightning's Trainer."""
+
+    return HookflowCallback

@@ -1,0 +1,68 @@
+"""The tables below a sweep: of each cross-validation, and of the settings with the mean over their folds and seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from hookflow.cli.output import columns
+from hookflow.metric_mode import Mode
+from hookflow.monitor.aggregate import MetricAggregate
+from hookflow.monitor.selection import headings
+from hookflow.numbers import number
+from hookflow.pipeline.schema import FOLD_KEY
+from hookflow.pipeline.source_map import as_toml
+from hookflow.sweep.trial_groups import TrialGroup, best_of, last_of
+
+MEAN = "mean ± sd"
+"""The name of the row below the folds."""
+
+
+def cross_validation_lines(group: TrialGroup, metric: str) -> Iterator[str]:
+    """Yield the table of the folds of a setting: best and last of each, and the mean ± sample deviation."""
+    if group.values:
+        setting = [f"{key}={as_toml(value)}" for key, value in group.values.items()]
+        yield "  ".join(setting)
+    keys = [FOLD_KEY]
+    if "run.seed" in group.trials[0].values:
+        keys.append("run.seed")
+    rows = [[*headings(keys), f"best.{metric}", f"last.{metric}"]]
+    for trial in group.trials:
+        cells = [str(trial.values.get(key, "-")) for key in keys]
+        rows.append([*cells, _number(best_of(trial)), _number(last_of(trial))])
+    empty = [""] * (len(keys) - 1)
+    rows.append([MEAN, *empty, _aggregate(group.best), _aggregate(group.last)])
+    yield from columns(rows)
+
+
+def settings_lines(groups: Sequence[TrialGroup], metric: str, mode: Mode) -> list[str]:
+    """Return a table with a row for each setting, the best mean first."""
+    keys: list[str] = []
+    if groups:
+        keys = list(groups[0].values)  # all settings have the same keys
+    rows = [[*headings(keys), f"best.{metric}", f"last.{metric}"]]
+    for group in sorted(groups, key=lambda group: _rank(group, mode)):
+        cells = [as_toml(group.values[key]) for key in keys]
+        rows.append([*cells, _aggregate(group.best), _aggregate(group.last)])
+    return columns(rows)
+
+
+def _rank(group: TrialGroup, mode: Mode) -> float:
+    """Return a number by which the setting with the best mean comes first, and one without a mean last."""
+    if group.best is None or math.isnan(group.best.mean):
+        return math.inf
+    if mode == "max":
+        return -group.best.mean
+    return group.best.mean
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return number(value)
+
+
+def _aggregate(aggregate: MetricAggregate | None) -> str:
+    if aggregate is None:
+        return "-"
+    return str(aggregate)

@@ -1,0 +1,46 @@
+"""What hooks monitor: a metric by its name, or a formula of metrics."""
+
+from __future__ import annotations
+
+from hookflow.errors import Problem, UserError
+from hookflow.hooks.run import Run
+from hookflow.metric_mode import Mode, is_formula, mode_of
+from hookflow.pipeline.condition import METRICS, ConditionError, parse_formula
+
+
+def monitored_mode(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
+    """Return whether less or more of a metric, or of a formula, is better, as `mode_of` does.
+
+    Raises UserError also for a formula that cannot be read.
+    """
+    if is_formula(metric):
+        try:
+            parse_formula(metric)
+        except ConditionError as error:
+            raise UserError(Problem(f'the formula "{metric}": {error}', hint=error.hint)) from None
+    return mode_of(metric, stated, beside)
+
+
+def latest(run: Run, metric: str) -> float | None:
+    """Return a metric of the latest validation, or the value of a formula of metrics.
+
+    None where it is of a set that was not validated on then. Raises UserError with the nearest name when there is no
+    such metric.
+    """
+    if is_formula(metric):
+        return parse_formula(metric)(lambda name: latest(run, name.removeprefix(METRICS)))
+    name, slash, _ = metric.partition("/")
+    if not slash or f"val.{name}" not in run.data or metric in run.metrics:
+        return run.metric(metric)
+    if any(other.startswith(f"{name}/") for other in run.metrics):
+        return run.metric(metric)
+    return None
+
+
+def logged(run: Run, monitor: str) -> float:
+    """Return the latest value of a scalar that the training has logged, or of a formula of scalars."""
+    if not is_formula(monitor):
+        return run.scalar(monitor)
+    value = parse_formula(monitor)(run.scalar)
+    assert value is not None  # a scalar without a value raises
+    return value

@@ -1,0 +1,260 @@
+"""What is to be said of a hook at its point: why it runs where it does, what it declares, what has happened to it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hookflow.graph.offload import is_thinned
+from hookflow.graph.plan import Binding, DropReason, Plan, Reason
+from hookflow.graph.points import Loop
+from hookflow.graph.render.text import place_of
+from hookflow.graph.slots import wider
+from hookflow.graph.why import neighbours
+from hookflow.monitor.hook_costs import binding_cost, settings_made
+from hookflow.monitor.run_store import RunStore
+from hookflow.numbers import counted, duration, frequency, one_line, percent, plural, rough
+
+REASONS: dict[Reason, str] = {
+    "edge": "an edge",
+    "phase": "of an earlier phase",
+    "file": "file order only; no constraint",
+}
+"""Why a hook runs behind the one above it."""
+
+DROP_WORDS: dict[DropReason, str] = {
+    "contradicted": "dropped: a stated order contradicts it",
+    "cycle": "dropped: it would close a cycle",
+}
+"""Why an edge was dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookFact:
+    """A fact about a hook, under a name of a word or two."""
+
+    name: str
+    text: str
+
+
+def hooks_before(plan: Plan, binding: Binding) -> dict[str, list[str]]:
+    """Return the hooks that a hook waits for at its point, by where that is stated."""
+    hooks: dict[str, list[str]] = {}
+    for edge in plan.edges_at(binding.point):
+        if edge.then_id == binding.id:
+            names = hooks.setdefault(place_of(edge), [])
+            if edge.first not in names:
+                names.append(edge.first)
+    return hooks
+
+
+def hooks_after(plan: Plan, binding: Binding) -> dict[str, list[str]]:
+    """Return the hooks that wait for a hook at its point, by where that is stated."""
+    hooks: dict[str, list[str]] = {}
+    for edge in plan.edges_at(binding.point):
+        if edge.first_id == binding.id:
+            names = hooks.setdefault(place_of(edge), [])
+            if edge.then not in names:
+                names.append(edge.then)
+    return hooks
+
+
+def hook_above(plan: Plan, binding: Binding) -> tuple[Binding, Reason] | None:
+    """Return the hook that runs right before one at its point, and why it does; None for the first one."""
+    for answer in neighbours(plan, binding.point):
+        if answer.then.id == binding.id:
+            return answer.first, answer.reason
+    return None
+
+
+def last_writer(plan: Plan, binding: Binding, slot: str) -> Binding | None:
+    """Return who writes a slot last before a hook reads it, in this round of the loop or in the one before."""
+    loop = Loop(plan.points, validates_in_epoch=False)
+    later = plan.bindings[binding.id + 1 :]
+    of_last_round = [each for each in later if loop.common(each.point, binding.point)]
+    in_order = [*of_last_round, *plan.bindings[: binding.id]]
+    for writer in reversed(in_order):
+        for written in writer.writes:
+            if slot in (written, *wider(written)) or written in wider(slot):
+                return writer
+    return None
+
+
+def reason_sentence(plan: Plan, binding: Binding) -> str:
+    """Return in a line why a hook runs where it does: for whom it waits, who waits for it, what it writes."""
+    before = hooks_before(plan, binding)
+    parts = [f"after {', '.join(hooks)} ({place})" for place, hooks in before.items()]
+    if not parts:
+        above = hook_above(plan, binding)
+        if above is None:
+            parts.append("first here")
+        else:
+            hook, reason = above
+            parts.append(f"after {hook.hook} ({REASONS[reason]})")
+    followers = []
+    for hooks in hooks_after(plan, binding).values():
+        followers += hooks
+    if followers:
+        parts.append(f"before {', '.join(dict.fromkeys(followers))}")
+    sentence = f"runs at {binding.point}, {', '.join(parts)}"
+    if binding.reads:
+        sentence += f" · reads {', '.join(binding.reads)}"
+    if binding.writes:
+        sentence += f" · writes {', '.join(binding.writes)}"
+    return sentence
+
+
+def trouble_sentence(store: RunStore, binding: Binding) -> str:
+    """Return in a line what is wrong with a hook: its error, that it is off or slower; empty if nothing is."""
+    state = store.state
+    error = state.errors.get((binding.hook, binding.point))
+    if error is not None:
+        return f"✗ failed at iteration {error['it']:,}: {error['type']}: {one_line(error['text'])}"
+    if binding.hook in state.disabled:
+        return f"⊘ off since iteration {state.disabled[binding.hook]:,}"
+    slower = state.first.timing(binding.id).slowdown
+    if slower is not None:
+        times = f"{duration(slower.ns)} a call, {duration(slower.usual)} before"
+        return f"▲ {rough(slower.ratio)}× slower since iteration {slower.it:,}: {times}"
+    if binding.hook in state.throttled and is_thinned(store.plan, binding):
+        throttle = state.throttled[binding.hook]
+        return f"▾ {frequency(throttle['every'])}: {throttle['why']}"
+    return ""
+
+
+def offload_sentence(store: RunStore, binding: Binding) -> str:
+    """Return what an offloaded hook took in its own thread, its queue and what it dropped; empty for others."""
+    stats = store.state.first.beside.get(binding.id)
+    if stats is None:
+        return ""
+    return f"in background: {stats}"
+
+
+def reason_facts(plan: Plan, binding: Binding) -> Iterator[HookFact]:
+    """Yield for whom a hook waits, who waits for it, the data that it reads and writes, its phase, its trigger."""
+    before = hooks_before(plan, binding)
+    for place, hooks in before.items():
+        yield HookFact("after", f"{', '.join(hooks)}   {place}")
+    if not before:
+        above = hook_above(plan, binding)
+        if above is None:
+            yield HookFact("after", "nothing: it is the first here")
+        else:
+            yield HookFact("after", f"{above[0].hook}   {REASONS[above[1]]}")
+    after = hooks_after(plan, binding)
+    for place, hooks in after.items():
+        yield HookFact("before", f"{', '.join(hooks)}   {place}")
+    if not after:
+        yield HookFact("before", "nothing here waits for it")
+    for slot in binding.reads:
+        yield HookFact("reads", f"{slot}{_written_by(plan, binding, slot)}")
+    if binding.writes:
+        yield HookFact("writes", ", ".join(binding.writes))
+    yield HookFact("phase", _phase_text(plan, binding))
+    calls = f"{binding.trigger}" or "always"
+    if plan.hook(binding.hook).ranks == "zero":
+        calls += ", on rank 0 alone"
+    yield HookFact("called", calls)
+    yield from _dropped_edges(plan, binding)
+
+
+def _written_by(plan: Plan, binding: Binding, slot: str) -> str:
+    writer = last_writer(plan, binding, slot)
+    if writer is None:
+        return ""
+    if writer.point == binding.point:
+        return f"   written by {writer.hook}"
+    return f"   written by {writer.hook} @ {writer.point}"
+
+
+def _phase_text(plan: Plan, binding: Binding) -> str:
+    own = plan.hook(binding.hook).phase
+    if binding.phase != own and binding.half != "exit":
+        return f"{binding.phase}   an edge moves it from {own}"
+    return binding.phase
+
+
+def _dropped_edges(plan: Plan, binding: Binding) -> Iterator[HookFact]:
+    seen = set()
+    for dropped in plan.dropped_edges:
+        edge = dropped.edge
+        is_here = edge.point == binding.point and binding.id in (edge.first_id, edge.then_id)
+        if is_here and edge not in seen:
+            seen.add(edge)
+            yield HookFact("no edge", f"{edge.first} → {edge.then}   {place_of(edge)}, {DROP_WORDS[dropped.reason]}")
+
+
+def declared_facts(store: RunStore, binding: Binding) -> Iterator[HookFact]:
+    """Yield what a hook is, where and with what it is declared, and what has been changed since."""
+    state = store.state
+    plan = store.plan
+    hook = plan.hook(binding.hook)
+    yield HookFact("what", f"{hook.use}   {hook.about}")
+    yield HookFact("declared", hook.where)
+    yield HookFact("arguments", hook.written_args or "none")
+    changes = []
+    for change in settings_made(state, plan, binding.hook):
+        argument = change["args"][0].removeprefix(f"{binding.hook}.")
+        changes.append(f"{argument} since iteration {change['it']:,}")
+    if changes:
+        yield HookFact("set", ", ".join(changes))
+    if is_thinned(plan, binding):
+        yield HookFact("throttled", _throttle_text(store, binding))
+    method = f"{binding.method or hook.use}({', '.join(binding.takes)})"
+    if binding.half != "whole":
+        method += f"  {binding.half}"
+    yield HookFact("method", method)
+    on_error: str = hook.on_error
+    if hook.retry:
+        on_error += f", after {hook.retry} more {plural(hook.retry, 'call')}"
+    yield HookFact("on error", on_error)
+    if binding.hook in state.disabled:
+        yield HookFact("off", f"since iteration {state.disabled[binding.hook]:,}")
+
+
+def _throttle_text(store: RunStore, binding: Binding) -> str:
+    budget = store.plan.hook(binding.hook).throttle
+    throttle = store.state.throttled.get(binding.hook)
+    if throttle is None:
+        return f"{frequency(1)}; its budget is {budget}"
+    return f"{frequency(throttle['every'])}, since iteration {throttle['it']:,}; its budget is {budget}"
+
+
+def cost_facts(store: RunStore, binding: Binding) -> Iterator[HookFact]:
+    """Yield what the calls of a hook took, of the last minute and of the attempt, and its share."""
+    state = store.state
+    plan = store.plan
+    timing = state.first.timing(binding.id)
+    if not timing.count:
+        yield HookFact("calls", "none yet")
+        return
+    offload = offload_sentence(store, binding)
+    if offload:
+        yield HookFact("background", offload.removeprefix("in background: "))
+        yield HookFact("training", "what it gives to the hook, for copies and its queue:")
+    for name, whole_attempt in (("last 60 s", False), ("attempt", True)):
+        cost = binding_cost(state, plan, store.pace, binding, whole_attempt=whole_attempt)
+        if not whole_attempt and not cost.is_recent:
+            yield HookFact(name, "no call")
+            continue
+        calls = cost.count if whole_attempt else timing.totals(store.window_start(binding)).count
+        parts = [counted(calls, "call")]
+        for figure, ns in (("mean", cost.mean), ("median", cost.median), ("p95", cost.p95), ("max", cost.longest)):
+            if ns is not None:
+                parts.append(f"{figure} {duration(ns)}")
+        if cost.share is not None:
+            parts.append(f"share {percent(cost.share)} %")
+        yield HookFact(name, "   ".join(parts))
+        if cost.device is not None and not whole_attempt:
+            yield HookFact("device", f"mean {duration(cost.device)} a call")
+    if not plan.points.in_iteration(binding.point):
+        yield HookFact("share", "none: it is called outside of iterations")
+    yield HookFact("last call", duration(timing.last))
+
+
+def all_facts(store: RunStore, binding: Binding) -> Sequence[HookFact]:
+    """Return everything about a hook at its point."""
+    facts = [*declared_facts(store, binding), *cost_facts(store, binding)]
+    trouble = trouble_sentence(store, binding)
+    if trouble:
+        facts.insert(0, HookFact("trouble", trouble))
+    facts += reason_facts(store.plan, binding)
+    return facts

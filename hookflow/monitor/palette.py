@@ -1,0 +1,121 @@
+"""The command palette: every action of the page in focus, and every command to the run, by the words that users say."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.types import IgnoreReturnCallbackType
+
+from hookflow.events.commands import COMMANDS
+from hookflow.monitor.dashboard import Dashboard
+
+WORDS = {
+    "checkpoint": "save snapshot weights write now",
+    "copy-page": "clipboard yank text",
+    "copy-row": "clipboard yank text",
+    "filter": "search find grep",
+    "freeze": "hold still play pause replay",
+    "help": "keys shortcuts bindings",
+    "hook-off": "disable enable on mute toggle",
+    "image": "screenshot picture svg export",
+    "leave": "exit close detach",
+    "mouse": "select text",
+    "older-trouble": "error warning problem failure",
+    "newer-trouble": "error warning problem failure",
+    "page-log": "events output print console stdout",
+    "page-media": "images texts histograms gallery",
+    "page-metrics": "charts curves plots scalars loss accuracy",
+    "page-runs": "compare experiments list history",
+    "page-trace": "waterfall timeline",
+    "page-hooks": "graph order costs",
+    "pause": "hold halt resume continue",
+    "rewind": "back restore undo load",
+    "set": "change argument learning rate lr parameter",
+    "stacks": "stuck hang where py-spy traceback",
+    "step": "one iteration single next",
+    "stop": "end abort cancel kill terminate finish",
+    "theme": "colour color dark light blind",
+    "trace": "profile record timeline",
+    "validate": "evaluate evaluation val test now",
+    "window": "average mean lifetime minute",
+}
+"""By the name of an action or a command words that users say for it, beside its own name and sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An action that can be called now."""
+
+    name: str
+    about: str
+    keys: str
+    call: IgnoreReturnCallbackType
+
+    @property
+    def title(self) -> str:
+        return f"{self.about}   {self.keys}".rstrip()
+
+    @property
+    def searched(self) -> str:
+        """The text in which what is typed is searched."""
+        return f"{self.name} {self.about} {WORDS.get(self.name, '')}"
+
+
+class ActionProvider(Provider):
+    """Offers the named actions of the screen and of the app, and the commands to the run that are none of them."""
+
+    @property
+    def dashboard(self) -> Dashboard:
+        return cast("Dashboard", self.app)
+
+    def _offers(self) -> Iterator[Offer]:
+        known = set()
+        for node, binding, enabled, _ in self.screen.active_bindings.values():
+            if not binding.id or binding.id in known or not enabled or binding.id == "palette":
+                continue
+            known.add(binding.id)
+            keys = self.app.get_key_display(binding)
+            call = partial(self.app.run_action, binding.action, node)
+            yield Offer(binding.id, binding.tooltip or binding.description, keys, call)
+        if not self.dashboard.store.can_act:
+            return
+        for name, command in COMMANDS.items():
+            if name not in known:
+                run_command = cast("Any", self.app).run_command
+                yield Offer(name, f"{command.about} {command.takes}".rstrip(), "", partial(run_command, name))
+
+    async def discover(self) -> Hits:
+        for offer in self._offers():
+            yield DiscoveryHit(offer.title, offer.call, help=offer.name)
+
+    async def search(self, query: str) -> Hits:
+        """Yield what has the words of a query; only where nothing has, what has its letters in this order."""
+        words = query.lower().split()
+        offers = [*self._offers()]
+        matching = [offer for offer in offers if all(word in offer.searched.lower() for word in words)]
+        matcher = self.matcher(query)
+        for offer in matching or offers:
+            if matching:
+                score = word_score(offer, words)
+            else:
+                score = matcher.match(offer.searched)
+            if score > 0:
+                yield Hit(score, offer.title, offer.call, help=offer.name)
+
+
+def word_score(offer: Offer, words: Sequence[str]) -> float:
+    """Return how well an offer fits words: best by its name, then by words that begin so, then by parts of words."""
+    score = 0.0
+    known = offer.searched.lower().split()
+    for word in words:
+        if word == offer.name:
+            score += 4.0
+        elif word in known:
+            score += 3.0
+        elif any(each.startswith(word) for each in known):
+            score += 2.0
+        else:
+            score += 1.0
+    return score

@@ -1,0 +1,308 @@
+"""What the dashboard knows of one run. The screens read it; the app's thread alone changes it."""
+
+import math
+import os
+import pickle
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from hookflow.events.commands import send, wrong
+from hookflow.events.log import CHUNK
+from hookflow.events.rundir import RunDir, short
+from hookflow.graph.plan import Binding, Plan
+from hookflow.monitor.feed import Live
+from hookflow.monitor.health import Health, examine
+from hookflow.monitor.hook_costs import window_start
+from hookflow.monitor.journal import Moment
+from hookflow.monitor.printed_output import PrintedOutput
+from hookflow.monitor.process_watch import Machine, Place, ProcessView, RanksHere
+from hookflow.monitor.ranks import NO_PLAN
+from hookflow.monitor.recording import Player, Recording
+from hookflow.monitor.state import RunState
+from hookflow.monitor.throughput import Throughput, share
+
+LONG_LOG = 1 << 23
+"""Bytes of the logs that are still to be read, from which on the last minutes are shown first."""
+
+POLLS_PER_SECOND, POLLS_OVER_SSH = 4.0, 2.0
+
+SECONDS_BETWEEN_PIECES = 0.01
+"""The pause between two pieces of a long log."""
+
+
+class RunStore:
+    """The state of a run, folded from its log, live or as a recording; and its process as it was seen last.
+
+    `revision` grows whenever something has changed that a screen may show. `process` and `machine` are set from the
+    results of looks, see `hookflow.monitor.process_watch`.
+    """
+
+    def __init__(self, run: RunDir, *, replay: float | None = None, readonly: bool = False) -> None:
+        self.directory = run
+        self.readonly = readonly
+        self.process = ProcessView(run.life())
+        self.machine: Machine | None = None
+        self.revision = 0
+        self.printed = PrintedOutput(run.output)
+        self.player: Player | None = None
+        self.is_behind = False
+        """Whether a long log comes in pieces."""
+        self.sent_ids: set[str] = set()
+        """The commands that were sent from here."""
+        self._live = Live(run, kept=True)
+        self._newest: Live | None = None
+        if replay is not None:
+            self.player = Player(Recording(run), replay)
+        elif self._live.unread[0] > LONG_LOG:
+            self._newest = Live(run, newest=True)
+        self._frozen: RunState | None = None
+        self._facts: object = None
+        self._pace: Throughput | None = None
+        self.health = self._examine()
+
+    # What is known
+
+    @property
+    def live_state(self) -> RunState:
+        """The run as far as it has been read, also while the view is frozen."""
+        if self.player is not None:
+            return self.player.recording.state
+        shown = self._newest or self._live
+        return shown.state
+
+    @property
+    def state(self) -> RunState:
+        """The run as it is shown."""
+        return self._frozen or self.live_state
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the attempt that is shown; an empty one before it is written."""
+        if self.player is not None:
+            return self.player.recording.plan or NO_PLAN
+        shown = self._newest or self._live
+        return shown.plan or NO_PLAN
+
+    @property
+    def pace(self) -> Throughput:
+        """The last minute."""
+        if self._pace is None:
+            self._pace = Throughput.of(self.state)
+        return self._pace
+
+    @property
+    def clock(self) -> float:
+        """The moment that is shown, in seconds since 1970."""
+        if self.player is not None:
+            return self.player.moment
+        return time.time()
+
+    @property
+    def is_replay(self) -> bool:
+        return self.player is not None
+
+    @property
+    def is_frozen(self) -> bool:
+        return self._frozen is not None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the run is on another machine."""
+        return self.process.life == "remote"
+
+    @property
+    def has_several_ranks(self) -> bool:
+        return self.state.ranks.world > 1
+
+    @property
+    def inside(self) -> Mapping[int, Place]:
+        """Where the training threads of this machine are, by rank."""
+        return self.process.inside
+
+    @property
+    def stacks(self) -> Mapping[int, Sequence[str]]:
+        """The stacks of training threads, by rank."""
+        return self.process.stacks
+
+    @property
+    def badge(self) -> str:
+        """What is shown: LIVE, ENDED, FROZEN or REPLAY, with what belongs to it."""
+        if self.player is not None:
+            sign = "‖"
+            if self.player.playing:
+                sign = "▶"
+            return f"REPLAY {self.player.speed:g}x {sign}"
+        if self._frozen is not None:
+            return f"FROZEN +{self.live_state.frames - self._frozen.frames}"
+        if self.health.over:
+            return "ENDED"
+        return "LIVE"
+
+    @property
+    def path(self) -> str:
+        """The run directory, as people read it."""
+        return str(short(self.directory.path))
+
+    @property
+    def name(self) -> str:
+        return self.directory.path.parent.name
+
+    @property
+    def short_id(self) -> str:
+        """The end of the run's id."""
+        return self.directory.path.name.rsplit("-", 1)[-1]
+
+    @property
+    def known_as(self) -> str:
+        """The name by which commands find the run: the short id, or its directory where they would not look."""
+        path = short(self.directory.path)
+        if str(path.parent.parent) == "runs":
+            return self.short_id
+        return str(path)
+
+    @cached_property
+    def recorded_moments(self) -> Sequence[Moment]:
+        """What a recording has to go to."""
+        if self.player is None:
+            return ()
+        return self.player.recording.timeline.moments
+
+    def window_start(self, binding: Binding) -> float:
+        """Return when the window of the last minute begins for a binding."""
+        return window_start(self.state, self.plan, binding)
+
+    def share(self, *bindings: Binding) -> float:
+        """Return the share of the last minute's iterations that these bindings took."""
+        return share(self.state, self.plan, self.pace, *bindings)
+
+    def current_directory(self) -> RunDir:
+        """Return the run directory where it is now: it may have been moved."""
+        return self._live.moved() or self.directory
+
+    # What changes it
+
+    def poll(self) -> float:
+        """Read on; return after how many seconds to do so again."""
+        pause = 1 / (POLLS_OVER_SSH if "SSH_CONNECTION" in os.environ else POLLS_PER_SECOND)
+        if self.player is not None:
+            self.player.tick()
+        else:
+            has_more = (self._newest is not None and self._newest.poll()) or self._live.poll()
+            self.is_behind = has_more
+            if has_more:
+                pause = SECONDS_BETWEEN_PIECES
+            else:
+                self._newest = None
+            self.printed.poll(self.clock)
+        self.refresh()
+        return pause
+
+    def refresh(self) -> None:
+        """Judge the run again, and count a revision if anything has changed."""
+        self._pace = None
+        self.health = self._examine()
+        facts = self._facts_of_screen()
+        if facts != self._facts:
+            self._facts = facts
+            self.revision += 1
+
+    def _facts_of_screen(self) -> tuple[object, ...]:
+        """Return what the pages depend on, beside the machine, which changes all the time, and the keys."""
+        answers = [request.answer["t"] for request in self.state.requests.values() if request.answer]
+        has_ages = bool(self.state.pending) or any(self.clock - t < 7.0 for t in answers)
+        player = self.player
+        process = self.process
+        return (
+            self.plan,
+            self.live_state.news,
+            self.printed.marker,
+            self._frozen is None,
+            self.health,
+            None if player is None else (player.moment, player.playing, player.speed),
+            (process.life, process.suspicion, process.looked),
+            {rank: binding for rank, (binding, _) in process.inside.items()},
+            int(time.time()) if has_ages else 0,
+        )
+
+    def _examine(self) -> Health:
+        if self.is_behind:
+            unread, whole = self._live.unread
+            if unread > CHUNK:  # what the log says at its end is not known yet
+                text = f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB of the event log"
+                if self._newest is not None:
+                    text += ": older curves and times follow"
+                return Health("reading", text)
+        process = self.process
+        if self.player is not None:
+            return examine(self.state, "alive", self.clock, self.plan)
+        moved = None
+        if process.life == "missing":
+            moved = self._live.moved()
+        return examine(self.state, process.life, self.clock, self.plan, process.inside, process.suspicion, moved)
+
+    def examine_live(self) -> Health:
+        """Return the health of the run as it has been read, also while the view is frozen."""
+        process = self.process
+        return examine(self.live_state, process.life, time.time(), self.plan, process.inside, process.suspicion)
+
+    def ranks_here(self) -> RanksHere:
+        """Return what a look at the processes needs."""
+        return RanksHere.of(self._live.state)
+
+    def toggle_freeze(self) -> None:
+        """Hold the view as it is, or let it go on."""
+        if self._frozen is None:
+            self._frozen = pickle.loads(pickle.dumps(self.state))  # noqa: S301  # quicker than a copy
+        else:
+            self._frozen = None
+        self.refresh()
+
+    # What is asked of the run
+
+    def refusal(self, command: str, *args: str) -> str:
+        """Return why a command cannot be sent to the run; empty if it can."""
+        if self.is_replay:
+            return "this is a replay: nothing can be asked of the run"
+        if self.health.over:
+            return "the run is over: nothing can be asked of it"
+        if self.readonly:
+            return "opened with --readonly: nothing is asked of the run"
+        return wrong(command, args, self.plan.settable)
+
+    @property
+    def can_act(self) -> bool:
+        """Whether commands can be sent to the run."""
+        return not (self.is_replay or self.readonly or self.health.over)
+
+    @property
+    def can_kill(self) -> bool:
+        """Whether to offer to end the process at once: it stalls here, or has not stopped though asked to."""
+        is_stopping = any(request.cmd == "stop" for request in self.state.pending)
+        return not self.is_remote and (is_stopping or self.health.condition == "stalled")
+
+    def send(self, command: str, *args: str) -> None:
+        """Send a command to the run. A frozen view goes on, as it would not show the answer. Raises OSError."""
+        self._frozen = None
+        self.sent_ids.add(send(self.directory, command, *args))
+        self._live.poll()
+        self.refresh()
+
+    def latest_of(self, on: str, off: str, *args: str, is_on: bool) -> str:
+        """Return which of two commands undoes the latest of them; the run may not have answered that yet."""
+        if is_on:
+            latest = on
+        else:
+            latest = off
+        for request in self.state.pending:
+            if tuple(request.args) == args and request.cmd in (on, off):
+                latest = request.cmd
+        if latest == on:
+            return off
+        return on
+
+    def own_end(self, since: float) -> bool:
+        """Return whether a mistake of the user has ended the attempt before it began, after a moment."""
+        state = self.live_state
+        end = state.refused or (state.end if state.failed_to_start else None)
+        return end is not None and since < math.inf and end["t"] >= since

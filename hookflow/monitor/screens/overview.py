@@ -1,0 +1,293 @@
+"""The page Overview: the curves, the hooks, why the one at the cursor runs where it does, the newest events.
+
+The curves give way to the traceback of a run that failed, and to the stack of one that stalls.
+"""
+
+from typing import ClassVar, get_args
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from hookflow.events.records import Error
+from hookflow.graph.plan import Binding as HookBinding
+from hookflow.monitor.bindings import key
+from hookflow.monitor.metric_lines import first_metrics
+from hookflow.monitor.screens.hook_details import HookDetailsScreen
+from hookflow.monitor.screens.page import PageScreen
+from hookflow.monitor.settings import Panel
+from hookflow.monitor.style import text_of
+from hookflow.monitor.widgets.curve_chart import ChartOptions, CurveChart
+from hookflow.monitor.widgets.hook_messages import GroupToggled, HookHighlighted, HookOpened
+from hookflow.monitor.widgets.hook_order import HookOrderView
+from hookflow.monitor.widgets.hook_reason import HookReason
+from hookflow.monitor.widgets.hook_table import HookTable
+from hookflow.monitor.widgets.log_tail import LogTail
+from hookflow.monitor.widgets.rank_table import RankTable, judge_ranks
+from hookflow.monitor.widgets.stack_view import StackView
+from hookflow.monitor.widgets.traceback_view import TracebackView
+from hookflow.numbers import counted
+
+HELP = """\
+The header says whether the training is fine: its loss and trend, the monitored metric and its best, the time left.
+↑ ↓ go through the hooks, enter opens the one at the cursor, a click at a heading sorts. A drag selects text, y copies.
+Of a run that failed the traceback stands above the hooks; i shows the machine, the data, the ranks.
+"""
+
+
+class OverviewScreen(PageScreen):
+    """The first page: is the training fine, and what do the hooks cost?"""
+
+    page_name: ClassVar[str] = "overview"
+    refresh_seconds: ClassVar[float] = 2.0  # a table paints all its cells where one has changed
+    can_filter: ClassVar[bool] = True
+    help_text: ClassVar[str] = HELP
+    AUTO_FOCUS = ""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("o", "switch_order", "the hooks by cost, or by order", "order", footer="order"),
+        key("f", "fold", "fold the group, point or round at the cursor, or unfold it", "fold"),
+        key("l", "toggle_log", "a logarithmic scale for charts", "log-hooks"),
+        key("H", "toggle_panel", "hide the curves, then the log, and show them again; remembered", "hide-panel"),
+    ]
+
+    DEFAULT_CSS = """
+    OverviewScreen #curves { height: 35%; min-height: 8; max-height: 18; }
+    OverviewScreen #curves > CurveChart { width: 1fr; height: 1fr; }
+    OverviewScreen.-narrow #second-curve { display: none; }
+    OverviewScreen #second-curve.-without-metric { display: none; }
+    OverviewScreen.-low #curves { display: none; }
+    OverviewScreen #trouble { height: 1fr; min-height: 6; border: round $error; display: none; }
+    OverviewScreen #trouble > * { display: none; }
+    OverviewScreen.-failed #trouble { display: block; }
+    OverviewScreen.-failed #trouble > TracebackView { display: block; }
+    OverviewScreen.-stalled #trouble { display: block; border: round $warning; }
+    OverviewScreen.-stalled #trouble > StackView { display: block; }
+    OverviewScreen.-failed #curves, OverviewScreen.-stalled #curves { display: none; }
+    OverviewScreen #ranks-box { height: 1; display: none; }
+    OverviewScreen #ranks-box > RankTable { display: none; height: auto; max-height: 5; }
+    OverviewScreen.-several-ranks #ranks-box { display: block; }
+    OverviewScreen.-tall #ranks-box { height: auto; border: round $border; }
+    OverviewScreen.-tall #ranks-box > RankTable { display: block; }
+    OverviewScreen.-tall #ranks-box > #rank-verdict { display: none; }
+    OverviewScreen.-low #ranks-box { display: none; }
+    OverviewScreen #hooks-box { height: 1fr; min-height: 4; border: round $border; }
+    OverviewScreen.-low #hooks-box { border: none; }
+    OverviewScreen.-failed #hooks-box, OverviewScreen.-stalled #hooks-box { height: 40%; }
+    OverviewScreen.-failed.-low #hooks-box, OverviewScreen.-stalled.-low #hooks-box { height: 3; min-height: 3; }
+    OverviewScreen.-low #trouble { border: none; }
+    OverviewScreen HookReason { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    OverviewScreen.-tall HookReason { height: 2; text-wrap: wrap; }
+    OverviewScreen LogTail { height: 2; }
+    OverviewScreen.-tall LogTail { height: 4; }
+    OverviewScreen.-low LogTail { height: 1; }
+    OverviewScreen.-failed.-low HookReason, OverviewScreen.-failed.-medium HookReason { display: none; }
+    OverviewScreen.-failed.-low LogTail, OverviewScreen.-failed.-medium LogTail { display: none; }
+    OverviewScreen.-stalled.-low HookReason, OverviewScreen.-stalled.-low LogTail { display: none; }
+    OverviewScreen.-hide-curves #curves { display: none; }
+    OverviewScreen.-hide-log LogTail { display: none; }
+    """
+
+    def compose_body(self) -> ComposeResult:
+        with Horizontal(id="curves"):
+            yield CurveChart(id="first-curve")
+            yield CurveChart(id="second-curve")
+        with Vertical(id="trouble"):
+            yield TracebackView()
+            yield StackView()
+        with Vertical(id="ranks-box"):
+            yield Static("", id="rank-verdict", markup=False)
+            ranks = RankTable()
+            ranks.can_focus = False
+            yield ranks
+        with Vertical(id="hooks-box"):
+            yield HookTable()
+            yield HookOrderView()
+        yield HookReason()
+        yield LogTail()
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._show_panels()
+
+    @property
+    def hook_view(self) -> HookTable | HookOrderView:
+        """The view of the hooks that is shown."""
+        if self.dashboard.choices.by_order:
+            return self.query_one(HookOrderView)
+        return self.query_one(HookTable)
+
+    @property
+    def hook_at_cursor(self) -> HookBinding | None:
+        return self.hook_view.hook_at_cursor
+
+    def focus_body(self) -> None:
+        self.hook_view.focus()
+
+    # Showing
+
+    def show_run(self) -> None:
+        self._show_trouble()
+        self._show_curves()
+        self._show_ranks()
+        self._show_hooks()
+        self.query_one(LogTail).show_log(self.store)
+
+    def _show_curves(self) -> None:
+        store = self.store
+        names = first_metrics(store.state)
+        charts = [self.query_one("#first-curve", CurveChart), self.query_one("#second-curve", CurveChart)]
+        for place, chart in enumerate(charts):
+            name = ""
+            if place < len(names):
+                name = names[place]
+            options = ChartOptions(log_y=name in self.dashboard.choices.log_metrics)
+            chart.show_metric(store, name, options)
+        charts[0].reason_for_nothing = "no metric has been logged yet"
+        charts[1].set_class(len(names) < 2, "-without-metric")
+
+    def _show_ranks(self) -> None:
+        """Show the ranks where there are several, and which of them holds up the others."""
+        store = self.store
+        self.set_class(store.has_several_ranks, "-several-ranks")
+        if not store.has_several_ranks:
+            return
+        ranks = store.state.ranks
+        verdict, _style = judge_ranks(ranks)
+        words = f"{ranks.world} ranks: {verdict}"
+        self.query_one("#ranks-box").border_title = Content(words)
+        self.query_one("#rank-verdict", Static).update(text_of(f" {words}", ("  i: a row for each", "dim")))
+        table = self.query_one("#ranks-box > RankTable", RankTable)
+        table.show_ranks(store)
+        table.show_cursor = False
+        if ranks.straggler is not None:
+            table.move_cursor(row=ranks.straggler.rank)  # which scrolls to it where there are many
+
+    @property
+    def failure(self) -> tuple[int, Error] | None:
+        """The rank and the error that ended the run; None where no error did."""
+        is_over = self.store.state.end is not None or self.store.health.over
+        if not is_over:
+            return None
+        return self.store.state.ranks.first_failure
+
+    @property
+    def explains_failure(self) -> bool:
+        return self.failure is not None
+
+    def _show_trouble(self) -> None:
+        """Show the traceback of a run that failed, or the stack of one that stalls."""
+        store = self.store
+        failure = self.failure
+        has_failed = failure is not None
+        is_stalled = store.health.condition == "stalled" and bool(store.stacks)
+        self.set_class(has_failed, "-failed")
+        self.set_class(is_stalled and not has_failed, "-stalled")
+        box = self.query_one("#trouble")
+        if failure is not None:
+            rank, error = failure
+            box.border_title = f"rank {rank} failed" if store.has_several_ranks else "failed"
+            self.query_one(TracebackView).show_error(error)
+        elif is_stalled:
+            box.border_title = "where the training is"
+            self.query_one(StackView).show_stacks(store)
+
+    def _show_hooks(self) -> None:
+        choices = self.dashboard.choices
+        table = self.query_one(HookTable)
+        order = self.query_one(HookOrderView)
+        if order.display != choices.by_order:
+            self.call_after_refresh(self.show_run)  # it has no size before
+        table.display = not choices.by_order
+        order.display = choices.by_order
+        if self.focused in (None, table, order) and self.focused is not self.hook_view:
+            self.set_focus(self.hook_view)
+        self.hook_view.show_hooks(self.store, choices, self.filter_text)
+        picked = self.dashboard.picked_binding()
+        if picked is not None and (self.hook_view.hook_at_cursor is not None or choices.binding_id is None):
+            self.hook_view.select_binding(picked.id)
+        box, plan = self.query_one("#hooks-box"), self.store.plan
+        order_words = "by cost"
+        if choices.by_order:
+            order_words = "by order"
+        window = "last 60 s"
+        if choices.whole_attempt:
+            window = "whole attempt"
+        box.border_title = f"hooks {order_words}"
+        box.border_subtitle = f"{counted(len(plan.hooks), 'hook')} · {window}"
+        self._show_reason()
+
+    def _show_reason(self) -> None:
+        reason = self.query_one(HookReason)
+        if self.dashboard.choices.by_order:
+            reason.show_row(self.store, self.query_one(HookOrderView).row_at_cursor, told=self._told_error)
+        else:
+            reason.show_binding(self.store, self.hook_view.hook_at_cursor, told=self._told_error)
+
+    @property
+    def _told_error(self) -> Error | None:
+        """The error that the page shows above the hooks."""
+        failure = self.failure
+        if failure is None:
+            return None
+        _rank, error = failure
+        return error
+
+    def filter_changed(self, text: str) -> None:
+        self._show_hooks()
+
+    def text_of_row(self) -> str:
+        return self.hook_view.text_of_row()
+
+    # What the user does
+
+    def on_hook_highlighted(self, event: HookHighlighted) -> None:
+        if event.binding is not None:
+            self.dashboard.choices.binding_id = event.binding.id
+        self._show_reason()
+
+    def on_hook_opened(self, event: HookOpened) -> None:
+        self.dashboard.choices.binding_id = event.binding.id
+        self.app.push_screen(HookDetailsScreen())
+
+    def on_group_toggled(self, event: GroupToggled) -> None:
+        self.dashboard.choices.folded_groups ^= {event.group}
+        self.dashboard.show_changes()
+
+    def action_fold(self) -> None:
+        self.hook_view.action_toggle_fold()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide what makes no sense here."""
+        if action == "fold":
+            return self.dashboard.choices.by_order or bool(self.store.plan.groups)
+        return super().check_action(action, parameters)
+
+    def action_switch_order(self) -> None:
+        self.dashboard.choices.by_order = not self.dashboard.choices.by_order
+        self.dashboard.show_changes()
+
+    def action_toggle_log(self) -> None:
+        """Switch the scale of the first chart, that of the loss; the page Metrics has those of the others."""
+        names = first_metrics(self.store.state)
+        self.dashboard.choices.log_metrics ^= set(names[:1])
+        self.dashboard.show_changes()
+
+    def action_toggle_panel(self) -> None:
+        """Hide the curves, then the log, too; then show both again."""
+        hidden = list(self.dashboard.preferences.settings.hidden)
+        panels = get_args(Panel)
+        if len(hidden) == len(panels):
+            now = hidden[:0]
+        else:
+            now = list(panels[: len(hidden) + 1])
+        self.dashboard.preferences = self.dashboard.preferences.changed(hidden=now)
+        self.dashboard.remember("hidden", now)
+        self._show_panels()
+
+    def _show_panels(self) -> None:
+        hidden = self.dashboard.preferences.settings.hidden
+        for panel in get_args(Panel):
+            self.set_class(panel in hidden, f"-hide-{panel}")

@@ -1,0 +1,38 @@
+"""Tells of the stalls of a run whose state is folded elsewhere."""
+
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.feed import Live
+from hookflow.monitor.health import examine
+from hookflow.monitor.process_watch import RanksHere, look_inside
+from hookflow.numbers import lasting
+
+
+class StallWatch:
+    """Watches the stalls of one run; a stall that goes on is told of again after twice as long."""
+
+    def __init__(self, run: RunDir, live: Live) -> None:
+        self._run = run
+        self._live = live
+        self._stalled_since = 0.0  # when the training was last seen to get on, while it hangs; else 0
+        self._next_report = 0.0  # the seconds of a stall at which it is told of again
+
+    def look(self, clock: float) -> tuple[str, str] | None:
+        """Return the condition and a sentence at this moment (seconds since 1970), when they are to be printed."""
+        state = self._live.state
+        life = self._run.life()
+        inside = {}
+        if life == "alive":
+            inside = look_inside(self._run, RanksHere.of(state).pids)
+        health = examine(state, life, clock, self._live.plan, inside)
+        if health.condition != "stalled":
+            since = self._stalled_since
+            self._stalled_since = 0.0
+            if since and not health.over:
+                return "running", f"again, after {lasting(state.moved - since)}"
+            return None
+        still = clock - state.moved
+        if self._stalled_since and still < self._next_report:
+            return None
+        self._stalled_since = state.moved
+        self._next_report = 2 * still
+        return "stalled", health.sentence

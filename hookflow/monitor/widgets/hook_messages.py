@@ -1,0 +1,33 @@
+"""What the widgets about hooks tell their page."""
+
+from textual.message import Message
+
+from hookflow.graph.plan import Binding
+
+
+class HookHighlighted(Message):
+    """The user has moved the cursor to a hook; or, where `binding` is None, to a row that is none."""
+
+    def __init__(self, binding: Binding | None) -> None:
+        super().__init__()
+        self.binding = binding
+
+
+class HookOpened(Message):
+    """The user wants to see a hook in full."""
+
+    def __init__(self, binding: Binding) -> None:
+        super().__init__()
+        self.binding = binding
+
+
+class HooksResized(Message):
+    """The hooks are shown in another size, or for the first time."""
+
+
+class GroupToggled(Message):
+    """A group of hooks is to be folded, or unfolded."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__()
+        self.group = group

@@ -1,0 +1,322 @@
+"""The header of every page: is the training fine, how far is it, and where does the time go?"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from textual.strip import Strip
+
+from hookflow.events.records import PHASES
+from hookflow.monitor.hook_costs import COSTS
+from hookflow.monitor.progress_bars import work_name
+from hookflow.monitor.run_store import RunStore
+from hookflow.monitor.series import Series
+from hookflow.monitor.style import CONDITION_STYLES, Part, bar, cells, row, spread
+from hookflow.monitor.throughput import bottleneck, costliest
+from hookflow.monitor.widgets.strip_view import StripView
+from hookflow.numbers import age, counted, many, number, out_of, percent, span, speed
+from hookflow.text import cut
+
+PHASE_FILLS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒", "hooks": "▚", "other": "╌"}
+"""The character of each phase in a bar."""
+
+TREND_PARTS = 8
+"""The newest eighth of a curve is compared with the one before it."""
+
+WIDE, NORMAL = 100, 72
+"""Cells of a header in which everything has its words, and in which the short words still fit.
+
+Where there is less, the time left stands on the second row.
+"""
+
+MAX_NAME_WIDTH, MAX_METRIC_WIDTH = 14, 12
+"""Cells of the names of the run and of the monitored metric where there is little room."""
+
+MIN_BAR_WIDTH, MAX_BAR_WIDTH = 8, 30
+"""Cells of the bar of progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderItem:
+    """A part of a row. Of the parts that have no room together the one with the least `weight` goes first."""
+
+    weight: int
+    part: Part
+
+
+def fit_items(items: Sequence[HeaderItem], width: int) -> list[Part]:
+    """Return as many items as have room, apart by two cells; a blank is left at the end, before what stands there."""
+    kept = [item for item in items if cells(item.part) > 0]
+    while len(kept) > 1 and _width_of_items(kept) > width - 1:
+        kept.remove(min(kept, key=lambda item: item.weight))
+    parts: list[Part] = []
+    for item in kept:
+        if parts:
+            parts.append("  ")
+        parts.append(item.part)
+    return parts
+
+
+def _width_of_items(items: Sequence[HeaderItem]) -> int:
+    """Return the cells of items with two blanks between them."""
+    gaps = 2 * (len(items) - 1)
+    return gaps + sum(cells(item.part) for item in items)
+
+
+def trend_sign(series: Series) -> str:
+    """Return whether the newest values of a curve are below those before them, above them, or about the same."""
+    means = [mean for _, mean in series]
+    count = max(len(means) // TREND_PARTS, 1)
+    if len(means) < 2 * count + 1:
+        return ""
+    newest = sum(means[-count:]) / count
+    before = sum(means[-2 * count : -count]) / count
+    spread_of_values = series.high - series.low
+    if not math.isfinite(newest - before) or spread_of_values <= 0.0:
+        return ""
+    change = (newest - before) / spread_of_values
+    if change < -0.01:
+        return "▼"
+    if change > 0.01:
+        return "▲"
+    return "▬"
+
+
+class RunHeader(StripView):
+    """Three rows: the judgement, the progress, the phases of the iteration; two where there is little room."""
+
+    DEFAULT_CSS = "RunHeader { dock: top; height: 3; }"
+
+    def __init__(self, store: Callable[[], RunStore], explains_failure: Callable[[], bool]) -> None:
+        """Show the run of `store`. Where the page `explains_failure` itself, the header does not say it again."""
+        super().__init__()
+        self._get_store = store
+        self._explains_failure = explains_failure
+
+    def draw(self, width: int, height: int) -> Sequence[Strip]:
+        store = self._get_store()
+        says_trouble = not self._explains_failure()
+        first = judgement_row(store, width)
+        if height >= 3:
+            return [first, progress_row(store, width), phase_row(store, width, says_trouble=says_trouble)]
+        has_sentence = store.health.bad and store.health.sentence and says_trouble
+        if has_sentence:
+            second = phase_row(store, width)
+        else:
+            second = progress_row(store, width)
+        return [first, second][:height]
+
+
+def judgement_row(store: RunStore, width: int) -> Strip:
+    """Return name, status, loss, the monitored metric, the time left, warnings.
+
+    Figures have a fixed width, so that what is behind them stays where it is.
+    """
+    state = store.state
+    health = store.health
+    condition = f"{health.glyph} {health.condition.upper()}"
+    items = [
+        HeaderItem(9 if width >= WIDE else 7, (cut(store.name, MAX_NAME_WIDTH if width < WIDE else width), "strong")),
+        HeaderItem(4, (f"#{store.short_id}", "dim")),
+        HeaderItem(10, (condition, CONDITION_STYLES.get(health.condition, "warn"))),
+        HeaderItem(9, _loss(store, width)),
+        HeaderItem(9, _monitored(store, width)),
+        HeaderItem(8, _time_left(store) if width >= NORMAL else ""),
+        HeaderItem(3, (span(state.elapsed), "")),
+        HeaderItem(9, _pending_request(store)),
+    ]
+    if store.plan.shuffle is not None:
+        items.insert(2, HeaderItem(7, (f"SHUFFLED {store.plan.shuffle}", "warn")))
+    if store.has_several_ranks:
+        items.append(HeaderItem(6, (f"{state.ranks.world} ranks", "")))
+    right = _warnings(store, width)
+    left = fit_items(items, width - 1 - cells(*right))
+    return spread(width, [" ", *left], right)
+
+
+def _loss(store: RunStore, width: int) -> Part:
+    state = store.state
+    if state.not_finite:
+        since = ""
+        if width >= WIDE:
+            since = f" since it {state.not_finite_since}"
+        return (f"▲ {state.not_finite}{since}", "alarm")
+    series = state.scalars.get("loss")
+    if series is None:
+        return ""
+    return (f"loss {number(series.last):<6} {trend_sign(series):1}", "train")
+
+
+def _monitored(store: RunStore, width: int) -> Part:
+    """Return the newest value of the first monitored metric, and its best."""
+    metrics = store.state.metrics
+    for name in store.state.monitored:
+        values = metrics.by_name.get(name)
+        if not values:
+            continue
+        if width >= WIDE:
+            shown_name = name
+        else:
+            shown_name = cut(name, MAX_METRIC_WIDTH)
+        text = f"{shown_name} {number(values[-1][1]):<6}"
+        best = metrics.best.get(name)
+        if best is not None:
+            text += _best(number(best.value), best.it, width)
+        return (text, "good")
+    return ""
+
+
+def _best(value: str, iteration: int, width: int) -> str:
+    """Return the best value: with its iteration where there is room, as short as can be where there is little."""
+    if width >= WIDE:
+        return f" (best {value} @{iteration})"
+    if width >= NORMAL:
+        return f" best {value}"
+    return f" ★{value}"
+
+
+def _time_left(store: RunStore) -> Part:
+    if store.state.end is not None or store.health.over:
+        return ""
+    left = ""
+    if store.health.condition in ("running", "paused"):  # else the pace says nothing of now
+        left = store.pace.left
+    return (f"ETA {left or '–'}", "strong")
+
+
+def _pending_request(store: RunStore) -> Part:
+    """Return what was asked of the run and is not answered yet."""
+    pending = store.state.pending
+    if not pending or store.is_replay:
+        return ""
+    request = pending[-1]
+    return (f"◉ {request.text} requested {age(store.clock - request.at)} ago …", "command")
+
+
+def _warnings(store: RunStore, width: int) -> list[Part]:
+    """Return the numbers of warnings and errors, and which moment is shown where that is not the present."""
+    journal = store.state.journal
+    parts: list[Part] = []
+    if width >= WIDE:
+        parts.append((f"{counted(journal.warnings, 'warning')} ", "warn" if journal.warnings else "faint"))
+    else:
+        parts.append((f"▲{journal.warnings} ", "warn" if journal.warnings else "faint"))
+    if journal.errors:
+        if width >= WIDE:
+            words = counted(journal.errors, "error")
+        else:
+            words = f"{journal.errors}"
+        parts.append((f"✗{words} ", "error"))
+    is_special = store.is_replay or store.is_frozen
+    if is_special or width >= WIDE:  # else the status says it
+        parts.append((f" {store.badge} ", "badge" if is_special else "strong"))
+    return parts
+
+
+def _remarks(store: RunStore, width: int) -> list[Part]:
+    """Return why the scores of the run say less than they seem to."""
+    state = store.state
+    end = " "
+    if width >= WIDE:
+        end = " DATA "
+    parts: list[Part] = []
+    for word, applies in (("LIMITED", state.limited), ("SYNTHETIC", state.synthetic)):
+        if applies:
+            parts += [(f" {word}{end}", "alarm"), " "]
+    return parts
+
+
+def progress_row(store: RunStore, width: int) -> Strip:
+    """Return iterations and epochs done, rates, device and memory."""
+    state = store.state
+    run = store.state.run
+    pace = store.pace
+    if not run:
+        newest = list(state.journal)[-1:]
+        text = newest[0].text if newest else "importing torch, building the model and the data"
+        return row(width, (f" {store.health.condition}: ", "dim"), text)
+    items = [HeaderItem(6, (_epoch(store), ""))]
+    if width < NORMAL:
+        items.insert(0, HeaderItem(9, _time_left(store)))
+    if state.stage in ("val", "test") and state.end is None and state.batches:
+        items.append(HeaderItem(7, (f"{STAGE_NAMES[state.stage]} {out_of(state.batch, state.batches)}", "val")))
+    for work in state.works.values():
+        items.append(HeaderItem(7, (f"{work_name(work)} {out_of(work['done'], work['total'] or None)}", "hooks")))
+    if pace.iters_per_s:
+        items.append(HeaderItem(8, (f"{speed(pace.iters_per_s):>9}", "")))
+    if pace.samples_per_s:
+        items.append(HeaderItem(5, (f"{many(pace.samples_per_s):>5} samples/s", "")))
+    items.append(HeaderItem(3, (f"{run.get('device', '')} {run.get('precision', '')}".strip(), "dim")))
+    items += _machine_items(store)
+    done = f" iteration {_iterations(store)} "
+    fraction = state.it / state.total_iters if state.total_iters else None
+    hundredths = "" if fraction is None else f" {100 * fraction:3.0f} %"
+    end = _remarks(store, width)
+    width_left = width - cells(*end)
+    bar_width = min(max(width // 7, MIN_BAR_WIDTH), MAX_BAR_WIDTH)  # of the width alone: it does not change
+    left: list[Part] = [(done, "strong")]
+    if fraction is not None:
+        left += bar(bar_width, fraction)
+    left += [(hundredths, "strong"), "  "]
+    left += fit_items(items, width_left - cells(*left))
+    return spread(width, left, end)
+
+
+def _iterations(store: RunStore) -> str:
+    """Return the iterations done and planned, as wide as they become."""
+    state = store.state
+    total = state.total_iters or None
+    return out_of(state.it, total).rjust(len(out_of(total, total)) if total else 1)
+
+
+STAGE_NAMES = {"val": "validation", "test": "test"}
+
+
+def _epoch(store: RunStore) -> str:
+    last = store.state.run.get("max_epochs", 0)
+    return f"epoch {out_of(store.state.epoch, last or None)}"
+
+
+def _machine_items(store: RunStore) -> list[HeaderItem]:
+    machine = store.machine
+    if machine is None:
+        return []
+    items = []
+    for gpu in machine.gpus[:1]:
+        if gpu.busy is not None:
+            items.append(HeaderItem(4, (f"GPU {gpu.busy} %", "")))
+        if gpu.used is not None and gpu.total is not None:
+            items.append(HeaderItem(4, (f"mem {gpu.used / 2**30:.0f}/{gpu.total / 2**30:.0f} GB", "")))
+    if not machine.gpus:
+        items.append(HeaderItem(2, (f"CPU {machine.cpu:.0f} %", "dim")))
+        items.append(HeaderItem(2, (f"RAM {machine.ram:.0f} %", "dim")))
+    return items
+
+
+def phase_row(store: RunStore, width: int, *, says_trouble: bool = True) -> Strip:
+    """Return the shares of the phases, the hook that costs most, and what the training waits for.
+
+    The sentence of a run that is in trouble takes their place, unless it stands elsewhere (`says_trouble` is false).
+    """
+    health = store.health
+    pace = store.pace
+    is_urgent = health.bad or health.condition == "reading" or not pace.iters_per_s
+    if health.sentence and is_urgent and says_trouble:
+        return row(width, (f" {cut(health.sentence, width - 2)} ", "alarm" if health.bad else "strong"))
+    if not pace.iters_per_s:
+        return row(width, (" no training iteration yet", "dim"))
+    unit = "%"
+    if width >= WIDE:
+        unit = " %"
+    items = []
+    for weight, phase in zip((8, 7, 6, 5, 9, 1), PHASES, strict=True):
+        text = f"{PHASE_FILLS[phase]} {phase} {percent(pace.phases[phase]):>4}{unit}"
+        items.append(HeaderItem(weight, (text, phase)))
+    costly = costliest(store.state, store.plan, pace)
+    if costly and costly[0][1] >= COSTS:
+        hook, used = costly[0]
+        items.append(HeaderItem(4, (f"costliest: {hook} {percent(used)} %", "hooks")))
+    word = bottleneck(store.state, pace)
+    right: list[Part] = [(f"{word} ", "strong")] if word else []
+    left = fit_items(items, width - 1 - cells(*right))
+    return spread(width, [" ", *left], right)

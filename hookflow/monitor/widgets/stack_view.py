@@ -1,0 +1,71 @@
+"""The stacks of the training threads on this machine, those of the ranks that hold up the others first."""
+
+import re
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from hookflow.monitor.health import blocking_ranks, inside_of
+from hookflow.monitor.run_store import RunStore
+from hookflow.monitor.style import text_of
+from hookflow.text import printable
+from hookflow.user_code import OURS, is_own_file
+
+FRAME_FILE = re.compile(r"\((?P<file>[^()]+):\d+\)$")
+"""The file at the end of a frame."""
+
+PACKAGE_FOLDER = re.compile(rf"\((?:.*/(?:site|dist)-packages|{re.escape(str(OURS.parent))})/")
+"""What comes before the name of a package in a frame: without it, the frame has room on one row."""
+
+
+def place_of(store: RunStore, rank: int) -> str:
+    """Return in which hook a rank is, and for how long."""
+    binding, seconds = store.inside.get(rank, (-1, 0.0))
+    place = inside_of(store.plan, binding, seconds)
+    if store.has_several_ranks:
+        return f"rank {rank}: {place}"
+    return place
+
+
+def frame_text(frame: str) -> Text:
+    """Return a frame of a stack, "function (file:line)"; one of the user's own files has a sign, and is emphasised."""
+    match = FRAME_FILE.search(frame)
+    if match is None:
+        return text_of(f"  {frame}")
+    if is_own_file(match["file"]):
+        return text_of(("▸ ", "warn"), (printable(frame), "strong"))
+    return text_of((f"  {printable(PACKAGE_FOLDER.sub('(…/', frame))}", "dim"))
+
+
+def stack_text(store: RunStore) -> Text:
+    """Return the stacks that were taken, those of the ranks that hold up the others first."""
+    blocking = blocking_ranks(store.state.ranks.silent, store.plan, store.inside)
+    text = Text()
+    for rank in sorted(store.stacks, key=lambda rank: (rank not in blocking, rank)):
+        style = "strong"
+        if rank in blocking:
+            style = "warn"
+        text.append_text(text_of((place_of(store, rank), style)))
+        text.append("\n")
+        frames = store.stacks[rank] or ["its stack is not known: install py-spy"]
+        for frame in frames:
+            text.append_text(frame_text(frame))
+            text.append("\n")
+    return text
+
+
+class StackView(VerticalScroll):
+    """The stacks as they were taken last."""
+
+    def compose(self) -> ComposeResult:
+        yield Static("", markup=False)
+
+    def show_stacks(self, store: RunStore) -> None:
+        """Show the stacks of a run."""
+        if store.stacks:
+            text = stack_text(store)
+        else:
+            text = text_of(("looking …", "dim"))
+        self.query_one(Static).update(text)

@@ -1,0 +1,79 @@
+"""A widget that draws its own rows: for charts, the graph and the header, which Textual has no widget for."""
+
+from collections.abc import Sequence
+
+from textual.events import Resize
+from textual.filter import ANSIToTruecolor, LineFilter
+from textual.geometry import Region
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.widget import Widget
+
+from hookflow.monitor.style import row
+
+
+class StripView(Widget):
+    """Shows rows as wide as itself, and repaints only those that have changed. Its text can be selected.
+
+    A subclass implements `draw`. `redraw` calls it; a change of size does so, too.
+    """
+
+    DEFAULT_CSS = "StripView { width: 1fr; height: 1fr; }"
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002  # Textual's name
+        super().__init__(id=id, classes=classes)
+        self._rows: Sequence[Strip] = ()
+
+    def draw(self, width: int, height: int) -> Sequence[Strip]:
+        """Return at most `height` rows of `width` cells."""
+        raise NotImplementedError
+
+    def redraw(self) -> None:
+        """Draw again, and repaint what differs."""
+        width, height = self.content_size
+        if width <= 0 or height <= 0:
+            return
+        before = self._rows
+        self._rows = list(self.draw(width, height))[:height]
+        if len(before) != len(self._rows):
+            self.refresh()
+            return
+        changed = [y for y, (old, new) in enumerate(zip(before, self._rows, strict=True)) if old != new]
+        for y in changed:
+            self.refresh(Region(0, y, width, 1).translate(self.content_offset))
+
+    def get_line_filters(self) -> list[LineFilter]:
+        """Return the filters of a row without the one that converts ANSI colours: the themes have none."""
+        return [each for each in super().get_line_filters() if not isinstance(each, ANSIToTruecolor)]
+
+    def on_resize(self, event: Resize) -> None:
+        self.redraw()
+
+    def render_line(self, y: int) -> Strip:
+        width = self.content_size.width
+        if y < len(self._rows):
+            strip = self._rows[y]
+        else:
+            strip = row(width)
+        selection = self.text_selection
+        span = None
+        if selection is not None:
+            span = selection.get_span(y)
+        if span is not None:
+            strip = self._selected(strip, *span)
+        return strip.apply_offsets(0, y)
+
+    def _selected(self, strip: Strip, start: int, end: int) -> Strip:
+        """Return a row with the style of the selection from cell `start` to `end`; -1 is the end of the row."""
+        style = self.screen.get_component_rich_style("screen--selection")
+        if end == -1:
+            last = strip.cell_length
+        else:
+            last = end
+        before, selected, after = strip.divide([start, last, strip.cell_length])
+        return Strip.join([before, selected.apply_style(style), after])
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """Return the selected text and what ends it."""
+        text = "\n".join(strip.text.rstrip() for strip in self._rows)
+        return selection.extract(text), "\n"

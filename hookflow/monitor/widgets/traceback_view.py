@@ -1,0 +1,176 @@
+"""A traceback with its source lines: what was raised stands above it, and the frame to look at first is emphasised."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.events import Resize
+from textual.widgets import Static
+
+from hookflow.events.records import Error
+from hookflow.monitor.health import placed, raised_at
+from hookflow.monitor.style import text_of
+from hookflow.text import printable
+from hookflow.user_code import FRAME, innermost, is_own_file
+
+INSTALLED = re.compile(r'"[^"]*/(?:site|dist)-packages/')
+"""What comes before the name of an installed package in a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracebackText:
+    """The lines of a traceback: those before the culprit's frame, that frame, those behind it."""
+
+    before: Text
+    culprit: Text
+    after: Text
+
+    @property
+    def whole(self) -> Text:
+        """All lines."""
+        return Text("\n").join(part for part in (self.before, self.culprit, self.after) if part)
+
+
+def traceback_text(traceback: str, culprit: str = "") -> TracebackText:
+    """Return the lines of a traceback.
+
+    `culprit` is the "file:line" of the frame to look at first; where that is not known, it is the innermost frame of
+    the user's own files. Of several frames at that line it is the last.
+    """
+    lines = traceback.splitlines()
+    first, end = _culprit_lines(lines, culprit or innermost(traceback))
+    are_own = _lines_of_own_frames(lines)
+    before = [_plain_line(lines[number], is_own=are_own[number]) for number in range(first)]
+    frame = [_culprit_line(line) for line in lines[first:end]]
+    after = [_plain_line(lines[number], is_own=are_own[number]) for number in range(end, len(lines))]
+    newline = Text("\n")
+    return TracebackText(newline.join(before), newline.join(frame), newline.join(after))
+
+
+def without_heading(error: Error) -> str:
+    """Return the traceback of an error without what the heading says: the error, its hook, its iteration.
+
+    The notes of the user stay.
+    """
+    traceback = error["traceback"].rstrip()
+    raised = error["type"]
+    if error["text"]:
+        raised = f"{raised}: {error['text']}"
+    lines_of_it = list(re.finditer(rf"^(?:[\w.]+\.)?{re.escape(raised)}$", traceback, re.MULTILINE))
+    if not lines_of_it:
+        return traceback
+    last = lines_of_it[-1]
+    frames = traceback[: last.start()].rstrip()
+    notes = traceback[last.end() :].splitlines()
+    kept = [note for note in notes if note and not _is_in_heading(note, error)]
+    return "\n".join([frames, *kept])
+
+
+def _is_in_heading(note: str, error: Error) -> bool:
+    """Return whether a note of a traceback names the hook or the iteration, as hookflow adds it."""
+    if note == f'raised by the hook "{error["hook"]}" at {error["point"]}':
+        return True
+    return re.fullmatch(rf"iteration {error['it']}(, epoch \d+)?", note) is not None
+
+
+def _culprit_lines(lines: Sequence[str], culprit: str) -> tuple[int, int]:
+    """Return the number of the first line of the culprit's frame, and that behind its last; twice 0 without one."""
+    first = end = 0
+    is_culprit = False
+    for number, line in enumerate(lines):
+        frame = FRAME.match(line)
+        if frame is not None:
+            is_culprit = f"{frame['file']}:{frame['line']}" == culprit
+            if is_culprit:
+                first = number
+        elif not line.startswith(" "):
+            is_culprit = False
+        if is_culprit:
+            end = number + 1
+    return first, end
+
+
+def _culprit_line(line: str) -> Text:
+    """Return a line of the culprit's frame with a sign before it, since colours may be switched off."""
+    return text_of(("▸ ", "warn"), (printable(line).removeprefix("  "), "strong"))
+
+
+def _lines_of_own_frames(lines: Sequence[str]) -> list[bool]:
+    """Return for each line of a traceback whether it belongs to a frame of the user's own files."""
+    are_own = []
+    is_own = False
+    for line in lines:
+        frame = FRAME.match(line)
+        if frame is not None:
+            is_own = is_own_file(frame["file"])
+        elif not line.startswith(" "):
+            is_own = False
+        are_own.append(is_own)
+    return are_own
+
+
+def _plain_line(line: str, *, is_own: bool) -> Text:
+    """Return another line; the paths of installed packages are short, so that they have room on one row."""
+    shown = INSTALLED.sub('"…/', printable(line))
+    if is_own:
+        return text_of(shown)
+    if line.startswith((" ", "Traceback (")):
+        return text_of((shown, "dim"))
+    return text_of((shown, "error"))
+
+
+class TracebackView(Vertical):
+    """The error that ended a run: what was raised and where, then the traceback, scrolled to the culprit's frame."""
+
+    DEFAULT_CSS = """
+    TracebackView { height: 1fr; }
+    TracebackView > #raised { height: auto; }
+    TracebackView > VerticalScroll { height: 1fr; }
+    TracebackView > VerticalScroll > Static { height: auto; }
+    """
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002  # Textual's name
+        super().__init__(id=id, classes=classes)
+        self._error: Error | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="raised", markup=False)
+        with VerticalScroll():
+            yield Static("", id="frames-before", markup=False)
+            yield Static("", id="culprit", markup=False)
+            yield Static("", id="frames-after", markup=False)
+
+    def show_error(self, error: Error) -> None:
+        """Show the record of an error."""
+        if error == self._error:
+            return
+        self._error = error
+        heading = text_of((f"✗ {error['type']}: {error['text']}", "error"))
+        heading.no_wrap = False
+        heading.append("\n")
+        places = [*placed(error)]
+        raised = raised_at(error)
+        if raised:
+            places.append(f"raised at {raised}")
+        heading.append_text(text_of((", ".join(places), "warn")))
+        self.query_one("#raised", Static).update(heading)
+        text = traceback_text(without_heading(error), error["at"])
+        for name, lines in (("frames-before", text.before), ("culprit", text.culprit), ("frames-after", text.after)):
+            part = self.query_one(f"#{name}", Static)
+            part.update(lines)
+            part.display = bool(lines)
+        self.call_after_refresh(self._go_to_culprit)
+
+    def _go_to_culprit(self) -> None:
+        scroll, culprit = self.query_one(VerticalScroll), self.query_one("#culprit", Static)
+        if culprit.display:
+            scroll.scroll_to_widget(culprit, top=True, animate=False)
+        else:
+            scroll.scroll_end(animate=False)
+
+    def on_resize(self, event: Resize) -> None:
+        if self._error is not None:
+            self.call_after_refresh(self._go_to_culprit)

@@ -1,0 +1,325 @@
+"""The entry of the training process: one attempt at a run, from its directory to an exit code.
+
+Imports no torch before `train` handles signals, since that takes seconds.
+"""
+
+import argparse
+import atexit
+import faulthandler
+import gc
+import io
+import json
+import linecache
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from hookflow.events.now import DUMP
+from hookflow.events.run_lock import inherit
+from hookflow.events.rundir import RunDir
+from hookflow.runner.attempt.session import RunSession, unfinished
+from hookflow.runner.distributed.failures import agree_on_failure, is_peer_lost
+from hookflow.runner.distributed.rendezvous import of_environment
+from hookflow.runner.process.launch import hold
+from hookflow.runner.process.open_files import close_open_files, flush_open_files
+from hookflow.runner.process.signals import Rewind, SignalCollector, StopReason
+from hookflow.runner.process.state import RunState
+from hookflow.text import drop_unprinted, mask_streams, print_error
+
+if TYPE_CHECKING:
+    from hookflow.runner.attempt.attempt import TrainingAttempt
+    from hookflow.runner.logging.recorder import EventRecorder
+
+OBJECTS = 5000
+"""New objects after which Python collects garbage while a run is built; 700 else."""
+
+
+@contextmanager
+def seldom_collected() -> Iterator[Callable[[], None]]:
+    """Let Python collect garbage seldom; once the yielded function is called, among newer objects as usual."""
+    usual = gc.get_threshold()
+    gc.set_threshold(OBJECTS, *usual[1:])
+
+    def collect() -> None:
+        gc.freeze()
+        gc.set_threshold(*usual)
+
+    try:
+        yield collect
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*usual)
+
+
+@contextmanager
+def collected_between() -> Iterator[Callable[[], object]]:
+    """Yield a function that collects garbage among objects that are newer than this call."""
+    gc.freeze()
+    try:
+        yield collect_garbage
+    finally:
+        gc.unfreeze()
+
+
+def collect_garbage() -> None:
+    """Collect garbage, and lose nothing of files that are part of it."""
+    flush_open_files()
+    gc.collect()
+
+
+PERIOD = 0.5
+"""Seconds between the checks of the parent."""
+
+START = 10.0
+"""Seconds that a rank has to end before its training has begun: it may wait in C++ for ranks that never come."""
+
+
+def watch_parent(signals: SignalCollector, launcher: int | None) -> None:
+    """End the run as SIGTERM does once the parent process is gone: the `launcher`, where its pid is known."""
+    parent = launcher or os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PERIOD)
+        began = signals.graceful
+        signals.terminate(f"the launcher (process {parent}) is gone")
+        time.sleep(START)
+        if not began:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="hookflow-watchdog", daemon=True).start()
+
+
+def train(
+    run_dir: RunDir,
+    *,
+    resume: bool = False,
+    allow_changed_hooks: bool = False,
+    agent: bool = False,
+    launcher: int | None = None,
+    restarts_left: int = 0,
+    raises: bool = False,
+) -> int:
+    """Execute the run whose pipeline and plan are in `run_dir`; return the exit code.
+
+    0: finished or stopped; 1: something raised; 2: the user's mistake; 130 (SIGINT) and 143 (SIGTERM, SIGUSR1):
+    interrupted. The log gets an `end` record, or `refused` where a resume has not read its checkpoint. It gets none
+    where the `agent` that has started the ranks writes it, since this rank knows only that another is gone; nor after
+    exit code 1 while the ranks are to be started again, `restarts_left` times.
+
+    A rank ends with its parent, or its `launcher` (a pid). With `raises`, the error that has ended the run is raised
+    once the log is closed, and its traceback is not printed.
+    """
+    ranks = of_environment()
+    several = ranks.world > 1
+    signs = ranks.first and not agent
+    try:
+        session = RunSession(run_dir, ranks, signs=signs, held=resume, prints_failure=not raises)
+    except OSError as error:  # there is no log yet that could say so
+        if raises:
+            raise
+        print_error(f"hookflow: the run directory cannot be written: {error}")
+        return 1
+    recorder = session.recorder
+    signals = session.signals
+    built = lost = False
+    raised: BaseException | None = None
+    try:
+        signals.listen()
+        if agent or several:
+            hold(run_dir)
+            watch_parent(signals, launcher)
+        with seldom_collected() as collect, session.recording_warnings():
+            attempt = imported()
+            built = True
+            make = partial(attempt, run_dir, recorder, signals, ranks, allow_changed_hooks=allow_changed_hooks)
+            stop = _execute(make, recorder, signals, collect, resume=resume)
+    except BaseException as error:
+        signals.ignored = True  # set here and not by a call: at a call another signal might raise
+        raised = error
+        lost = built and several and is_peer_lost(raised)
+        stop = own = session.reason_of(raised, lost=lost)
+        if built and several:
+            stop = agree_on_failure(ranks, own, lost=lost)
+            lost = lost and stop is own
+    goes_on = (agent and lost) or bool(restarts_left and stop.exit == 1)
+    session.close(stop, lost=lost, goes_on=goes_on)
+    with suppress(OSError, ValueError, AttributeError):  # it is closed, full, without a reader, or None
+        sys.stdout.flush()
+    if raised is None:
+        return 0 if agent else stop.exit  # at anything else its launcher would end ranks that are still at `after_run`
+    if raises:
+        raise raised
+    return stop.exit
+
+
+def _execute(
+    make: Callable[..., "TrainingAttempt"],
+    recorder: "EventRecorder",
+    signals: SignalCollector,
+    collect: Callable[[], None],
+    *,
+    resume: bool,
+) -> StopReason:
+    """Train to the end, building everything anew after each rewind; return why the run has ended.
+
+    From the end on, signals are ignored: set here and not by a call, at which another one might raise.
+    """
+    back_to: Path | None = None
+    while True:
+        if back_to:
+            gc.unfreeze()
+            collect_garbage()  # a run is a circle of objects: its network would stay beside the new one
+        try:
+            stop = make(resume=resume, back_to=back_to).execute(collect)
+            signals.ignored = True
+            return stop
+        except Rewind as rewind:
+            resume = True
+            back_to = rewind.path
+            signals.state = RunState()
+            recorder.unwatch()
+
+
+GRACE = 5.0
+"""Seconds that a process waits for them once it is done, and again for its exit handlers."""
+
+
+@cache
+def prepare_exit() -> None:
+    """Let this process, at its very end, write the files that hooks leave open: after all other exit handlers.
+
+    To be called before anything of the user's is imported, since the handler that is registered first is called last.
+    """
+    atexit.register(gc.freeze)  # or the interpreter would search what torch has imported for garbage: 0.6 s
+    atexit.register(close_open_files)
+
+
+def leave(code: int, *, several: bool) -> None:
+    """Ensure that the process ends with `code` once its caller is done; one of `several` ranks ends here and now.
+
+    `prepare_exit` was called at the start of the process: what hooks have left open is written on each way out.
+
+    A thread of a process group may still hold a tensor: one that is released while the interpreter goes down aborts
+    the process, so the interpreter of a rank is not taken down. Threads that hooks have left running get GRACE seconds.
+    """
+    if not unfinished():
+        if several:
+            _tidy_up()
+            os._exit(code)
+        collect_garbage()  # closes what hooks have left open
+        return
+    _exit_in_time(code)
+
+
+def _exit_in_time(code: int) -> None:
+    """Start threads that end this process with `code` GRACE seconds from now, unless it is ending by itself then.
+
+    Exit handlers get as many seconds again. Both threads start here: Python 3.12 and newer start none at the exit.
+    """
+    exiting = threading.Event()
+    overdue = threading.Event()
+    tidy = threading.Event()
+    atexit.register(exiting.set)  # which comes after the threads, and first of all that is registered
+
+    def tidy_up_if_overdue() -> None:
+        overdue.wait()
+        _tidy_up()
+        tidy.set()
+
+    def exit_if_overdue() -> None:
+        if exiting.wait(GRACE):
+            return
+        overdue.set()
+        tidy.wait(GRACE)
+        os._exit(code)
+
+    for function in (tidy_up_if_overdue, exit_if_overdue):
+        threading.Thread(target=function, name="hookflow-exit", daemon=True).start()
+
+
+def _tidy_up() -> None:
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+
+
+def imported() -> "type[TrainingAttempt]":
+    """Import what trains, and forget the sources that torch's import leaves in Python's cache of lines: 3 MB."""
+    import torch
+
+    for file in [*linecache.cache]:
+        if file.startswith(str(Path(torch.__file__).parent)):
+            del linecache.cache[file]
+    from hookflow.runner.attempt.attempt import TrainingAttempt
+
+    return TrainingAttempt
+
+
+def stand_by(descriptor: int) -> list[str]:
+    """Import torch, wait for a run, and return the arguments of its training; this is the process of a `Standby`.
+
+    The process leaves where its parent ends without sending a run. Until then its output is in a temporary file.
+    """
+    with suppress(Exception):  # raised again and reported where the training imports it
+        imported()
+
+    with socket.socket(fileno=descriptor) as parent:
+        message, descriptors, *_ = socket.recv_fds(parent, 1 << 20, 3)
+    if not message:
+        os._exit(0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    output, *locks = descriptors
+    with open(1, "rb", closefd=False) as early:
+        early.seek(0)
+        os.write(output, early.read())
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    arguments: list[str] = json.loads(message)
+    return [*arguments, f"--locks={','.join(map(str, locks))}"]
+
+
+def prepare_process() -> None:
+    """Prepare the exit and the streams of a process that trains, before it imports anything of the user's."""
+    prepare_exit()
+    mask_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what a hook prints is seen at once, and not lost with the process
+
+
+def main() -> None:
+    """`python -m hookflow.runner RUN_DIR …`: what `hookflow run` starts, itself or by an agent that starts ranks."""
+    prepare_process()
+    standby = re.fullmatch(r"--standby=(\d+)", sys.argv[-1])
+    execute(stand_by(int(standby[1])) if standby else sys.argv[1:])
+
+
+def execute(arguments: Sequence[str]) -> NoReturn:
+    """Train by the arguments of `python -m hookflow.runner`, and end this process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run_dir", type=lambda path: RunDir(Path(path)))
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--allow-changed-hooks", action="store_true")
+    parser.add_argument("--agent", action="store_true")
+    parser.add_argument("--launcher", type=int)
+    parser.add_argument("--restarts-left", type=int, default=0)
+    parser.add_argument("--locks", type=inherit, default=argparse.SUPPRESS)
+    provided = vars(parser.parse_args(arguments))
+    provided.pop("locks", None)
+    faulthandler.register(DUMP, file=2, all_threads=False)
+    code = train(**provided)
+    drop_unprinted()
+    leave(code, several=of_environment().world > 1)
+    raise SystemExit(code)

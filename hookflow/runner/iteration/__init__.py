@@ -1,0 +1,1 @@
+"""One training iteration: the context of a run, the run that hooks see, requests, update."""

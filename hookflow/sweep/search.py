@@ -1,0 +1,156 @@
+"""The search of a sweep: which values its next trial has, and which trials are not worth to go on, by optuna."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookflow.metric_mode import Mode
+from hookflow.pipeline.schema import SweepRange, SweepSection
+from hookflow.pipeline.source_map import as_toml
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+State = Literal["waiting", "running", "finished", "pruned", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trial: its values by key, its run (a path), and what came of it: the best `value`, or the reason of a failure.
+
+    `points` are the values of the metric so far, one a validation.
+    """
+
+    number: int
+    values: dict[str, Any] = field(default_factory=dict)
+    state: State = "waiting"
+    run: str = ""
+    value: float | None = None
+    reason: str = ""
+    points: list[float] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        return self.state in ("finished", "pruned")
+
+    @property
+    def text(self) -> str:
+        """The values as the command line would set them."""
+        return "  ".join(f"{key}={as_toml(value)}" for key, value in self.values.items())
+
+
+def end_values(values: Sequence[Any] | SweepRange) -> Sequence[Any]:
+    """Return the values of a list, or the ends of a range."""
+    if isinstance(values, SweepRange):
+        return (values.low, values.high)
+    return values
+
+
+def draw_value(values: Sequence[Any] | SweepRange, generator: random.Random) -> Any:
+    """Return a value of a list or a range."""
+    if not isinstance(values, SweepRange):
+        return generator.choice(values)
+    low = values.low
+    high = values.high
+    if values.step is not None:
+        num_steps = int((high - low) / values.step + 1e-9)
+        return low + values.step * generator.randint(0, num_steps)
+    if values.integers and not values.log:
+        return generator.randint(int(low), int(high))
+    if values.log:
+        value = math.exp(generator.uniform(math.log(low), math.log(high)))
+    else:
+        value = generator.uniform(low, high)
+    if values.integers:
+        rounded: float = round(value)
+    else:
+        rounded = float(f"{value:.4g}")
+    return min(max(rounded, low), high)
+
+
+STATES = {"finished": "COMPLETE", "pruned": "PRUNED", "running": "RUNNING", "interrupted": "RUNNING"}
+PRUNERS = {"median": "Median", "halving": "SuccessiveHalving", "hyperband": "Hyperband", None: "Nop"}
+"""Optuna's names for the states of trials, and for its classes of pruners, to which "Pruner" is added."""
+
+
+def suggest(section: SweepSection, mode: Mode, trials: Iterable[Trial], number: int) -> dict[str, Any]:
+    """Return the values that the sampler chooses for a trial by the others."""
+    study = _study(section, mode, trials, number)
+    chosen = study.ask(_distributions(section)).params
+    suggested = {}
+    for key, value in chosen.items():
+        values = section.optuna[key]
+        if isinstance(values, SweepRange):
+            suggested[key] = value
+        else:
+            suggested[key] = values[value]  # the place in the list
+    return suggested
+
+
+def should_prune(section: SweepSection, mode: Mode, trials: Iterable[Trial], trial: Trial) -> bool:
+    """Say whether the pruner ends a trial at its latest value."""
+    study = _study(section, mode, trials, trial.number)
+    study.add_trial(_frozen(section, trial))
+    return bool(study.pruner.prune(study, study.trials[-1]))
+
+
+def _study(section: SweepSection, mode: Mode, trials: Iterable[Trial], number: int) -> optuna.Study:
+    """Return the study of all trials but that of the number."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=section.seed + number, constant_liar=True)
+    direction = "minimize"
+    if mode == "max":
+        direction = "maximize"
+    pruner = getattr(optuna.pruners, f"{PRUNERS[section.pruner]}Pruner")()
+    study = optuna.create_study(sampler=sampler, pruner=pruner, direction=direction)
+    for trial in trials:
+        if trial.number != number and trial.state in STATES:
+            study.add_trial(_frozen(section, trial))
+    return study
+
+
+def _frozen(section: SweepSection, trial: Trial) -> FrozenTrial:
+    from optuna.trial import TrialState, create_trial
+
+    state = TrialState[STATES[trial.state]]
+    params: dict[str, Any] = {}
+    for key, values in section.optuna.items():
+        value = trial.values[key]
+        if isinstance(values, SweepRange):
+            params[key] = value
+        else:
+            params[key] = values.index(value)
+    final_value = None
+    if state is TrialState.COMPLETE:
+        final_value = trial.value
+    return create_trial(
+        state=state,
+        value=final_value,
+        params=params,
+        distributions=_distributions(section),
+        intermediate_values=dict(enumerate(trial.points, 1)),
+    )
+
+
+def _distributions(section: SweepSection) -> dict[str, BaseDistribution]:
+    """Return the distribution of each key that is searched."""
+    return {key: _distribution(values) for key, values in section.optuna.items()}
+
+
+def _distribution(values: Sequence[Any] | SweepRange) -> BaseDistribution:
+    """Return the distribution of a key; of a list it has the places, as optuna takes no lists and tables."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if not isinstance(values, SweepRange):
+        return CategoricalDistribution(range(len(values)))
+    if values.integers:
+        return IntDistribution(int(values.low), int(values.high), log=values.log, step=int(values.step or 1))
+    return FloatDistribution(float(values.low), float(values.high), log=values.log, step=values.step)

@@ -1,0 +1,1 @@
+"""The dashboard in a browser of this machine, by textual-serve. The core imports nothing of this."""

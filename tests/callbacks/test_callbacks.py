@@ -1,0 +1,369 @@
+"""hookflow's hooks as one callback in another trainer: they fire in order, and compute what they compute in our own."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+import hookflow
+from hookflow import Hook, UserError
+from hookflow.events.rundir import RunDir
+from tests.conftest import hookflow_here, records
+from tests.runner.same import final_state, logged
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SEEN: list[tuple[str, int, int]] = []
+
+
+class Tracer(Hook):
+    """Keep the points, with the iterations and epochs that are done."""
+
+
+def _traced(point: str) -> Any:
+    def method(self: Tracer, run: Any) -> None:
+        SEEN.append((point, run.iter, run.epoch))
+
+    return method
+
+
+for _point in (
+    *("before_run", "before_train", "before_train_epoch", "before_train_iter", "before_optimizer_step"),
+    *("after_optimizer_step", "after_train_iter", "after_train_epoch", "after_val", "after_train", "after_run"),
+):
+    setattr(Tracer, _point, _traced(_point))
+
+
+class Strikes(Hook):
+    """Ask this process to end after two iterations."""
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Counts(Hook):
+    """Count iterations, and keep the count in checkpoints."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def after_train_iter(self, run: Any) -> None:
+        self.seen += 1
+        SEEN.append(("counted", self.seen, run.epoch))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+class WatchesBackward(Hook):
+    """Keep the points around a backward pass, whose gradients are there after it alone."""
+
+    def before_backward(self, run: Any, outputs: Mapping[str, Any]) -> None:
+        assert outputs["loss"].requires_grad
+        SEEN.append(("before_backward", run.iter, run.epoch))
+
+    def after_backward(self, run: Any) -> None:
+        assert all(parameter.grad is not None for parameter in run.model.parameters())
+        SEEN.append(("after_backward", run.iter, run.epoch))
+
+
+TRACER: dict[str, Any] = {"use": "tests.callbacks.test_callbacks:Tracer"}
+CLIP: dict[str, Any] = {"use": "grad_clip", "args": {"max_norm": 0.1}}
+
+
+def tables(**hooks: Any) -> dict[str, Any]:
+    return {"run": {"name": "theirs"}, "hooks": hooks}
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> None:
+    SEEN.clear()
+
+
+def only_run(folder: Path) -> RunDir:
+    (path,) = (folder / "theirs").iterdir()
+    return RunDir(path)
+
+
+ITERATION = ["before_train_iter", "before_optimizer_step", "after_optimizer_step", "after_train_iter"]
+EPOCH = ["before_train_epoch", *ITERATION * 3, "after_train_epoch", "after_val"]
+WHOLE = ["before_run", "before_train", *EPOCH * 2, "after_train", "after_run"]
+
+
+def assert_in_order() -> None:
+    """Assert that two epochs of three iterations have been seen, each validated."""
+    assert [name for name, *_ in SEEN] == WHOLE
+    assert [it for name, it, _ in SEEN if name == "after_train_iter"] == [1, 2, 3, 4, 5, 6]
+    assert [(it, epoch) for name, it, epoch in SEEN if name == "after_val"] == [(3, 1), (6, 2)]
+
+
+class TestHuggingFace:
+    @pytest.fixture
+    def hf(self) -> Any:
+        pytest.importorskip("transformers", reason="needs transformers")
+        pytest.importorskip("accelerate", reason="needs accelerate, for Hugging Face's own Trainer")
+        from tests.hooks import hf_training
+
+        return hf_training
+
+    @pytest.fixture
+    def train(self, hf: Any, tmp_path: Path) -> Any:
+        def train(hooks: Mapping[str, Any], **args: Any) -> Any:
+            callback = hookflow.callbacks.huggingface(hooks, runs=str(tmp_path / "runs"))
+            return hf.train_theirs(tmp_path / "theirs", callback, **args)
+
+        return train
+
+    def test_hooks_fire_at_their_points(self, train: Any) -> None:
+        train(tables(tracer=TRACER), eval_strategy="epoch")
+        assert_in_order()
+
+    def test_gradients_are_clipped_as_by_hand(self, hf: Any, train: Any) -> None:
+        clipped = train(tables(clip=CLIP))
+        model = hf.Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            for batch in hf.loader(12):
+                optimizer.zero_grad()
+                model(**batch)["loss"].backward()
+                clip_grad_norm_(model.parameters(), 0.1)
+                optimizer.step()
+        assert all(torch.allclose(clipped[name], value) for name, value in model.state_dict().items())
+
+    def test_the_training_is_the_same_with_and_without(self, hf: Any, train: Any, tmp_path: Path) -> None:
+        plain = hf.train_theirs(tmp_path / "plain", eval_strategy="epoch")
+        watched = train(tables(tracer=TRACER), eval_strategy="epoch")
+        assert all(torch.equal(watched[name], value) for name, value in plain.items())
+
+    def test_several_batches_are_one_iteration(self, train: Any) -> None:
+        train(tables(tracer=TRACER), gradient_accumulation_steps=2)
+        assert [it for name, it, _ in SEEN if name == "after_train_iter"] == [1, 2, 3, 4]
+        assert [(it, epoch) for name, it, epoch in SEEN if name == "after_train_epoch"] == [(2, 1), (4, 2)]
+
+    def test_the_run_has_their_logs_and_metrics(self, train: Any, tmp_path: Path) -> None:
+        train(tables(rates={"use": "lr_monitor"}), eval_strategy="epoch", logging_steps=2)
+        run_dir = only_run(tmp_path / "runs")
+        assert [*logged(run_dir, "loss")] == [2, 4, 6]
+        assert [record["it"] for record in records(run_dir, "metrics")] == [3, 6]
+        assert records(run_dir, "end")[-1]["status"] == "finished"
+        for command in ("show", "graph"):
+            assert hookflow_here(command, str(run_dir.path), cwd=tmp_path).returncode == 0
+
+    def test_a_hook_stops_their_training(self, train: Any, tmp_path: Path) -> None:
+        stops = {"use": "early_stop", "args": {"monitor": "loss", "patience": 1, "min_delta": 10.0}}
+        train(tables(stops=stops, tracer=TRACER), eval_strategy="epoch", num_train_epochs=9)
+        assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
+
+    def test_a_signal_ends_their_training_after_its_step(self, train: Any, tmp_path: Path) -> None:
+        with pytest.raises(SystemExit) as ended:
+            train(tables(strikes={"use": "tests.callbacks.test_callbacks:Strikes"}), num_train_epochs=9)
+        assert ended.value.code == 143
+        end = records(only_run(tmp_path / "runs"), "end")[-1]
+        assert (end["status"], end["it"]) == ("interrupted", 2)
+
+    def test_a_resumed_training_goes_on_with_its_run(self, hf: Any, train: Any, tmp_path: Path) -> None:
+        hooks = tables(counts={"use": "tests.callbacks.test_callbacks:Counts"}, checkpoint={"use": "checkpoint"})
+        saving = {"save_strategy": "steps", "save_steps": 2}
+        whole = hf.train_theirs(tmp_path / "whole")
+        train(hooks, **saving, max_steps=4)
+        SEEN.clear()
+        resumed = train(hooks, **saving, resume=str(tmp_path / "theirs" / "checkpoint-4"))
+        assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+        run_dir = only_run(tmp_path / "runs")
+        assert records(run_dir, "end")[-1]["it"] == 6
+        assert SEEN == [("counted", 5, 1), ("counted", 6, 1)], "the hook has counted on"
+        state: Any = final_state(run_dir)
+        assert state["hooks"]["counts"]["seen"] == 6
+
+    def test_a_resumed_training_without_its_run_is_refused(self, train: Any, tmp_path: Path) -> None:
+        saving = {"save_strategy": "steps", "save_steps": 2}
+        train(tables(tracer=TRACER), **saving, max_steps=4)
+        with pytest.raises(UserError, match="goes on after step 4, and hookflow's run after 0"):
+            train(tables(tracer=TRACER), **saving, resume=str(tmp_path / "theirs" / "checkpoint-4"))
+
+    @pytest.mark.parametrize(
+        ("hook", "why"),
+        [
+            ({"use": "ema"}, "to which Hugging Face's Trainer does not come"),
+            ({"use": "mixup", "args": {"classes": 3}}, "takes the batch at before_train_iter"),
+        ],
+    )
+    def test_what_their_trainer_does_not_offer_is_refused(self, hf: Any, hook: Any, why: str) -> None:
+        with pytest.raises(UserError, match=why):
+            hookflow.callbacks.huggingface(tables(it=hook))
+
+
+class TestLightning:
+    @pytest.fixture
+    def train(self, tmp_path: Path) -> Any:
+        pytest.importorskip("pytorch_lightning", reason="needs pytorch-lightning")
+        from tests.hooks import pl_training
+
+        def train(hooks: Mapping[str, Any], **args: Any) -> Any:
+            callback = hookflow.callbacks.lightning(hooks, runs=str(tmp_path / "runs"))
+            return pl_training.train_theirs(tmp_path / "theirs", 2, callback, **args)
+
+        return train
+
+    def test_hooks_fire_at_their_points(self, train: Any) -> None:
+        train(tables(tracer=TRACER))
+        assert_in_order()
+
+    def test_gradients_are_clipped_as_by_hand(self, train: Any) -> None:
+        from tests.hooks import pl_training
+
+        clipped = train(tables(clip=CLIP))
+        model = pl_training.net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(2):
+            for x, y in pl_training.loader(12):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(x), y).backward()
+                clip_grad_norm_(model.parameters(), 0.1)
+                optimizer.step()
+        assert all(torch.allclose(clipped[name], value) for name, value in model.state_dict().items())
+
+    def test_the_training_is_the_same_with_and_without(self, train: Any, tmp_path: Path) -> None:
+        from tests.hooks import pl_training
+
+        plain = pl_training.train_theirs(tmp_path / "plain", 2)
+        watched = train(tables(tracer=TRACER))
+        assert all(torch.equal(watched[name], value) for name, value in plain.items())
+
+    def test_the_run_has_the_losses_and_metrics(self, train: Any, tmp_path: Path) -> None:
+        train(tables(log={"use": "log", "every": 1}))
+        run_dir = only_run(tmp_path / "runs")
+        assert [*logged(run_dir, "loss")] == [1, 2, 3, 4, 5, 6]
+        metrics = records(run_dir, "metrics")
+        assert [record["it"] for record in metrics] == [3, 6]
+        assert all(record["v"].keys() == {"loss"} for record in metrics)
+
+    def test_validations_are_of_the_average(self, train: Any, tmp_path: Path) -> None:
+        train(tables(ema={"use": "ema", "args": {"decay": 0.5}}))
+        averaged = [record["v"]["loss"] for record in records(only_run(tmp_path / "runs"), "metrics")]
+        train({**tables(tracer=TRACER), "run": {"name": "plain"}})
+        plain = [
+            record["v"]["loss"] for record in records(RunDir(next((tmp_path / "runs/plain").iterdir())), "metrics")
+        ]
+        assert averaged[0] != plain[0]
+
+    def test_hooks_at_the_backward_pass_see_the_loss(self, train: Any) -> None:
+        train(tables(watches={"use": "tests.callbacks.test_callbacks:WatchesBackward"}))
+        assert [name for name, *_ in SEEN] == ["before_backward", "after_backward"] * 6
+
+    def test_several_batches_are_one_iteration(self, tmp_path: Path) -> None:
+        """The loss of an iteration is the mean of its batches, computed by hand."""
+        pl = pytest.importorskip("tests.hooks.pl_training", reason="needs pytorch-lightning")
+        hooks = tables(log={"use": "log", "every": 1})
+        callback = hookflow.callbacks.lightning(hooks, runs=str(tmp_path / "runs"))
+        trainer = pl.Theirs(
+            max_epochs=1, accelerator="cpu", callbacks=[callback], accumulate_grad_batches=2, logger=False,
+            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+            default_root_dir=tmp_path, num_sanity_val_steps=0,
+        )  # fmt: skip
+        trainer.fit(pl.Module(), pl.loader(16))
+        model = pl.net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        expected = []
+        batches = [*pl.loader(16)]
+        for group in (batches[:2], batches[2:]):
+            optimizer.zero_grad()
+            losses = [torch.nn.functional.cross_entropy(model(x), y) for x, y in group]
+            mean = torch.stack(losses).mean()
+            mean.backward()
+            optimizer.step()
+            expected.append(float(mean))
+        assert [*logged(only_run(tmp_path / "runs"), "loss").values()] == pytest.approx(expected)
+
+    def test_a_resumed_training_goes_on_with_its_run(self, tmp_path: Path) -> None:
+        pl = pytest.importorskip("tests.hooks.pl_training", reason="needs pytorch-lightning")
+        hooks = tables(counts={"use": "tests.callbacks.test_callbacks:Counts"}, checkpoint={"use": "checkpoint"})
+        whole = pl.train_theirs(tmp_path / "whole", 2)
+        file = ""
+        for epochs in (1, 2):
+            kept = pl.callbacks.ModelCheckpoint(tmp_path / "kept", save_last=True)
+            trainer = pl.Theirs(
+                max_epochs=epochs, accelerator="cpu", default_root_dir=tmp_path, logger=False,
+                enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+                callbacks=[hookflow.callbacks.lightning(hooks, runs=str(tmp_path / "runs")), kept],
+            )  # fmt: skip
+            module = pl.Module()
+            trainer.fit(module, pl.loader(12), pl.loader(10), ckpt_path=file or None)
+            file = kept.last_model_path
+        weights = {name.removeprefix("net."): value for name, value in module.state_dict().items()}
+        assert all(torch.equal(weights[name], value) for name, value in whole.items())
+        assert [count for _, count, _ in SEEN] == [1, 2, 3, 4, 5, 6]
+        assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
+
+    def test_an_error_of_their_training_ends_the_run(self, train: Any, tmp_path: Path) -> None:
+        with pytest.raises(RuntimeError, match="as planned"):
+            train(tables(fails={"use": "tests.hooks.pl_training:Raises"}))
+        end = records(only_run(tmp_path / "runs"), "end")[-1]
+        assert end["status"] == "failed" and "as planned" in end["reason"]
+
+
+class TestKeras:
+    @pytest.fixture
+    def keras(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
+        keras = pytest.importorskip("keras", reason="needs keras")
+        if keras.backend.backend() != "torch":
+            pytest.skip("Keras has been imported with another backend")
+        return keras
+
+    @pytest.fixture
+    def train(self, keras: Any, tmp_path: Path) -> Any:
+        def train(hooks: Mapping[str, Any] | None, **options: Any) -> Any:
+            keras.utils.set_random_seed(0)
+            model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss)
+            generator = torch.Generator().manual_seed(0)
+            x = torch.randn(12, 4, generator=generator).numpy()
+            y = (torch.arange(12) % 3).numpy()
+            callbacks = []
+            if hooks is not None:
+                callbacks.append(hookflow.callbacks.keras(hooks, runs=str(tmp_path / "runs")))
+            history = model.fit(
+                x, y, batch_size=4, shuffle=False, verbose=0, validation_data=(x, y), callbacks=callbacks,
+                **{"epochs": 2, **options},
+            )  # fmt: skip
+            return model, history.history
+
+        return train
+
+    def test_hooks_fire_at_their_points(self, train: Any) -> None:
+        train(tables(tracer={**TRACER, "points": KERAS_POINTS}))
+        expected = [name for name in WHOLE if "optimizer" not in name]
+        assert [name for name, *_ in SEEN] == expected
+        assert [(it, epoch) for name, it, epoch in SEEN if name == "after_val"] == [(3, 1), (6, 2)]
+
+    def test_the_run_has_their_metrics_and_the_weights_are_the_same(self, train: Any, tmp_path: Path) -> None:
+        plain, history = train(None)
+        watched, _ = train(tables(tracer={**TRACER, "points": KERAS_POINTS}))
+        assert all((one == other).all() for one, other in zip(plain.get_weights(), watched.get_weights(), strict=True))
+        run_dir = only_run(tmp_path / "runs")
+        measured = [record["v"]["loss"] for record in records(run_dir, "metrics")]
+        assert measured == pytest.approx(history["val_loss"])
+        assert [*logged(run_dir, "loss_epoch").values()] == pytest.approx(history["loss"])
+
+    def test_a_hook_stops_their_training(self, train: Any) -> None:
+        stops = {"use": "early_stop", "args": {"monitor": "loss", "patience": 1, "min_delta": 10.0}}
+        _, history = train(tables(stops=stops), epochs=9)
+        assert len(history["loss"]) == 2
+
+    def test_hooks_around_the_step_are_refused(self, keras: Any) -> None:
+        with pytest.raises(UserError, match="to which Keras does not come"):
+            hookflow.callbacks.keras(tables(clip=CLIP))
+
+
+KERAS_POINTS = [*dict.fromkeys(name for name in WHOLE if "optimizer" not in name)]
