@@ -29,6 +29,7 @@ from hookflow.monitor.feed import Live
 from hookflow.monitor.screens.dialogs import ChoiceDialog
 from hookflow.monitor.screens.help import HelpScreen
 from hookflow.monitor.terminal import Outcome
+from hookflow.monitor.widgets.run_header import RunHeader
 from hookflow.runner.distributed.failures import append_record
 from tests.monitor.fake_run import append, end, gone, make, record
 from tests.monitor.shown import NORMAL, WIDE, Visit, press, screen_text, settle, shown, visit
@@ -72,6 +73,28 @@ def pressing(*keys: str) -> Visit:
         await press(app, pilot, *keys)
 
     return do
+
+
+def test_a_page_whose_widget_is_mounted_late_lets_it_be_mounted(going: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that looks again and again without giving the loop back froze the dashboard while a notice came."""
+    looks: list[float] = []
+
+    def is_mounted(self: RunHeader) -> bool:
+        looks.append(time.monotonic())
+        return len(looks) > MOST_LOOKS or time.monotonic() - looks[0] > 0.5
+
+    async def update(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        monkeypatch.setattr(RunHeader, "is_mounted", property(is_mounted))
+        assert app.page is not None
+        app.page.update_run(now=True)
+        await asyncio.sleep(1.0)
+
+    visit(going, update)
+    assert 2 <= len(looks) < MOST_LOOKS
+
+
+MOST_LOOKS = 200
+"""Looks at a widget in half a second; a page that never waits looks some ten thousand times."""
 
 
 # What keys ask of the run

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar, cast
 
 from textual.app import ComposeResult
@@ -38,6 +39,9 @@ class PageTabs(Static):
             gap = " "
         self.update(_tabs_markup(self._current, gap))
 
+
+MOUNT_WAIT_SECONDS = 0.02
+"""Seconds until a page looks again whether its widgets are mounted."""
 
 TABS_WITH_GAPS = 70
 """Cells from which on there is room for two blanks between the names of the pages."""
@@ -177,7 +181,9 @@ class PageScreen(Screen[None]):
         if not self._has_widgets:
             return
         if not all(widget.is_mounted for widget in self.query("*")):  # a widget within another comes later
-            self.call_after_refresh(self.update_run, now=now)
+            # A timer lets the widget be mounted. A callback after the refresh comes at once where there is nothing
+            # to draw: one that asks for itself again never gives the event loop back.
+            self.set_timer(MOUNT_WAIT_SECONDS, partial(self.update_run, now=now))
             return
         store = self.store
         if store.revision != self._shown_revision or now:
