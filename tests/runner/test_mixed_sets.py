@@ -1,5 +1,6 @@
 """Several training sets, mixed: which batches come, how a run is resumed, what is logged, and what is refused."""
 
+import inspect
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from hookflow.cli.resume import Changes
 from hookflow.cli.run import forked
 from hookflow.runner.data.mixed import MixOrder, RandomOrder, TogetherOrder, TurnOrder
 from tests.conftest import NewRun, Train, Trained, circle, hookflow_here, messages, reason, records, strikes, wait_for
-from tests.runner.mixed_parts import BATCH, SIZES, Net, Notes, examples
+from tests.runner.mixed_parts import BATCH, SIZES, AnswersInSetB, Net, Notes, examples
 from tests.runner.same import assert_same, assert_same_end, final_state, logged, rest_of
 from tests.support.processes import Training
 
@@ -292,6 +293,12 @@ class TestMistakes:
         assert train_here(run_dir) == 2
         assert "step_bb" in reason(run_dir)
         assert 'did you mean "step_b"?' in reason(run_dir)
+
+    def test_a_wrong_answer_names_the_step_of_its_set(self, write: Write, new_run: NewRun, train_here: Train) -> None:
+        run_dir = new_run(pipeline=write("", task="AnswersInSetB"))
+        assert train_here(run_dir) != 0
+        line = inspect.getsourcelines(AnswersInSetB.step_b)[1]
+        assert f"mixed_parts.py:{line}: the task's step_b has returned" in reason(run_dir)
 
     def test_a_set_of_another_length_is_not_resumed(
         self,

@@ -92,7 +92,7 @@ def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper 
                 clear()
             outputs = step(run, batch)
             if not checked:
-                check_outputs(outputs, task, "step")
+                check_outputs(outputs, task, "step", run)
                 checked = True
             forward = clock()
             try:
@@ -110,7 +110,7 @@ def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper 
                         watch(loss, batch)
                     loss.backward()
             except Exception:
-                check_outputs(outputs, task, "step")  # was the task's first answer right, and this one is not?
+                check_outputs(outputs, task, "step", run)  # was the task's first answer right, and this one is not?
                 raise
             backward = clock()
             if after_backward:
@@ -254,7 +254,7 @@ class AccumulatedIteration(_BatchwiseIteration):
                 if update.clears_before_forward:
                     update.clear(every)
                 outputs = self.step(self.run, batch)
-                check_outputs(outputs, self.task, "step")
+                check_outputs(outputs, self.task, "step", self.run)
                 self.timeline.mark(FORWARD)
                 self.context.scalars.take(outputs)
                 offered = (batch, s.batch_idx, outputs)
@@ -320,7 +320,7 @@ class SelfSteppingIteration(_BatchwiseIteration):
             s.batch = batch
             outputs = self.step(self.run, batch)
             s.batch = NO_BATCH
-            check_outputs(outputs, self.task, "step")
+            check_outputs(outputs, self.task, "step", self.run)
             self.update.keep_gradients()
             self.update.idle = not self.update.stepping
             self.timeline.mark(FORWARD)

@@ -145,14 +145,25 @@ def wrong_task(task: Any, evaluated: bool, sets: Sequence[str] = ()) -> tuple[st
                 return f"the task {kind} has a method {name}", near
         if evaluated and steps_itself(task):
             return f"the task {kind} steps its optimizers itself, and defines no evaluate()", EVALUATE
-    if hasattr(task, "state_dict") != hasattr(task, "load_state_dict"):
-        has, lacks = ("state_dict", "load_state_dict")[:: 1 if hasattr(task, "state_dict") else -1]
-        return f"the task {kind} defines {has}() and no {lacks}()", "a resume needs both"
+    lacking = _missing_half_of_state(task)
+    if lacking:
+        return f"the task {kind} {lacking}", "a resume needs both"
     for method in ("step", *own_steps, "evaluate", "predict"):
         call = getattr(task, method, None)
         if call is not None and cannot_take(call, None, None):
             return f"the task's {method} must take the run and the batch: {method}(run, batch)", ""
     return None
+
+
+def _missing_half_of_state(task: Any) -> str:
+    """Return which of `state_dict` and `load_state_dict` a task has alone; empty where it has both or neither."""
+    saves = hasattr(task, "state_dict")
+    loads = hasattr(task, "load_state_dict")
+    if saves and not loads:
+        return "defines state_dict() and no load_state_dict()"
+    if loads and not saves:
+        return "defines load_state_dict() and no state_dict()"
+    return ""
 
 
 def _wrong_steps(task: Any, own_steps: Sequence[str]) -> tuple[str, str] | None:
@@ -171,32 +182,54 @@ def _wrong_steps(task: Any, own_steps: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def check_outputs(outputs: Any, task: Any, method: str) -> None:
+def check_outputs(outputs: Any, task: Any, method: str, run: Any = None) -> None:
     """Raise UserError for a wrong result of the task's `method`, "step" or "evaluate", which needs no loss.
 
-    Nor does a step of a task that steps its optimizers itself.
+    Nor does a step of a task that steps its optimizers itself. The `run` knows the training set of the batch, which may
+    have a step of its own.
     """
-    wrong = ""
     trains = method == "step" and not steps_itself(task)
+    wrong = _wrong_outputs(outputs, trains)
+    if not wrong:
+        return
+    batch_set = getattr(run, "batch_set", None)
+    called = getattr(task, "step", None)
+    if method == "evaluate":
+        called = evaluation_of(task)
+    elif batch_set is not None and hasattr(task, step_of_set(batch_set)):
+        method = step_of_set(batch_set)
+        called = getattr(task, method)
+    hint = 'return {"loss": loss, …} with the mean over the batch, a tensor of no dimensions'
+    raise UserError(Problem(f"the task's {method} has returned {wrong}", _place_of_function(called), hint))
+
+
+def _wrong_outputs(outputs: Any, trains: bool) -> str:
+    """Return what is wrong with a result; empty where it is right. One that `trains` needs a loss with gradients."""
+    if outputs is None:
+        return "None"
     if not isinstance(outputs, Mapping):
-        wrong = "None" if outputs is None else f"a {type(outputs).__name__}"
-    elif "loss" not in outputs:
-        if trains:
-            wrong = f'a dict without "loss" (it has {", ".join(map(str, outputs)) or "nothing"})'
-    elif not isinstance(loss := outputs["loss"], Tensor):
-        wrong = f"a loss that is a {type(loss).__name__}, expected a tensor"
-    elif loss.ndim:
-        wrong = f"a loss of shape {tuple(loss.shape)}"
-    elif trains and not loss.requires_grad:
-        wrong = "a loss that does not depend on any parameter that trains (it does not require a gradient)"
-    if wrong:
-        hint = 'return {"loss": loss, …} with the mean over the batch, a tensor of no dimensions'
-        called = getattr(task, "step", None) if method == "step" else evaluation_of(task)
-        while isinstance(called, partial):  # a function with the arguments of the file
-            called = called.func
-        code = getattr(unwrap(called), "__code__", None) if called is not None else None
-        where = Where(code.co_filename, code.co_firstlineno) if code else None
-        raise UserError(Problem(f"the task's {method} has returned {wrong}", where, hint))
+        return f"a {type(outputs).__name__}"
+    if "loss" not in outputs:
+        names = ", ".join(map(str, outputs)) or "nothing"
+        return f'a dict without "loss" (it has {names})' if trains else ""
+    loss = outputs["loss"]
+    if not isinstance(loss, Tensor):
+        return f"a loss that is a {type(loss).__name__}, expected a tensor"
+    if loss.ndim:
+        return f"a loss of shape {tuple(loss.shape)}"
+    if trains and not loss.requires_grad:
+        return "a loss that does not depend on any parameter that trains (it does not require a gradient)"
+    return ""
+
+
+def _place_of_function(called: Any) -> Where | None:
+    """Return where a function of the user's is defined; None where it has no code in Python."""
+    while isinstance(called, partial):  # a function with the arguments of the file
+        called = called.func
+    code = getattr(unwrap(called), "__code__", None) if called is not None else None
+    if code is None:
+        return None
+    return Where(code.co_filename, code.co_firstlineno)
 
 
 def single_numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
