@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import brief, columns, echo, echo_json, with_deltas
+from hookflow.cli.output import brief, columns, echo, echo_json, format_cell, with_deltas
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import ms, number, signed
 
@@ -232,17 +232,10 @@ def _metric_rows(runs: Sequence[ComparedRun]) -> list[Row]:
     for name, by_kind in results([compared.state for compared in runs]).items():
         for kind, values in by_kind.items():
             first, *others = values
-            cells = [_format_cell(value, number) for value in values]
+            cells = [format_cell(value, number) for value in values]
             changes = [_format_change(first, other) for other in others]
             rows.append((name, kind, *with_deltas(cells, changes)))
     return rows
-
-
-def _format_cell(value: float | None, formatted: Callable[[float], str]) -> str:
-    """Return a value, `formatted`; "-" where there is none."""
-    if value is None:
-        return "-"
-    return formatted(value)
 
 
 def _format_change(first: float | None, other: float | None) -> str:
@@ -266,7 +259,7 @@ def _time_rows(times: Sequence[Spent]) -> list[Row]:
 
 
 def _time_row(row: Spent, bar: str) -> Row:
-    cells = [_format_cell(ns, ms) for ns in row.ns]
+    cells = [format_cell(ns, ms) for ns in row.ns]
     changes = [signed(delta) for delta in row.deltas]
     return row.name, *with_deltas(cells, changes), f"{bar} {row.change}".strip()
 

@@ -6,10 +6,10 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import typer
 
@@ -17,6 +17,8 @@ from hookflow.errors import DiagnosisError, Problem, UserError, Where
 from hookflow.numbers import strict_json
 from hookflow.text import print_error, printable
 from hookflow.user_code import showable, through_user_code, was_printed
+
+Value = TypeVar("Value")
 
 COLOUR_SEQUENCE = re.compile(r"(\x1b\[(?:0|1|2|36)m)")
 """The sequences with which a drawing of ours is coloured: bold, dim, cyan, and off."""
@@ -205,6 +207,13 @@ def brief(value: Any) -> str:
     if not text:
         return "-"
     return textwrap.shorten(text, 40, placeholder=" …")
+
+
+def format_cell(value: Value | None, formatted: Callable[[Value], str] = str) -> str:
+    """Return a value of a table, `formatted`; "-" where there is none."""
+    if value is None:
+        return "-"
+    return formatted(value)
 
 
 def with_deltas(cells: Sequence[str], deltas: Sequence[str]) -> tuple[str, ...]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from hookflow.cli.output import columns
+from hookflow.cli.output import columns, format_cell
 from hookflow.metric_mode import Mode
-from hookflow.monitor.aggregate import MetricAggregate
 from hookflow.monitor.selection import headings
 from hookflow.numbers import number
 from hookflow.pipeline.schema import FOLD_KEY
@@ -29,9 +28,9 @@ def cross_validation_lines(group: TrialGroup, metric: str) -> Iterator[str]:
     rows = [[*headings(keys), f"best.{metric}", f"last.{metric}"]]
     for trial in group.trials:
         cells = [str(trial.values.get(key, "-")) for key in keys]
-        rows.append([*cells, _number(best_of(trial)), _number(last_of(trial))])
+        rows.append([*cells, format_cell(best_of(trial), number), format_cell(last_of(trial), number)])
     empty = [""] * (len(keys) - 1)
-    rows.append([MEAN, *empty, _aggregate(group.best), _aggregate(group.last)])
+    rows.append([MEAN, *empty, format_cell(group.best), format_cell(group.last)])
     yield from columns(rows)
 
 
@@ -43,7 +42,7 @@ def settings_lines(groups: Sequence[TrialGroup], metric: str, mode: Mode) -> lis
     rows = [[*headings(keys), f"best.{metric}", f"last.{metric}"]]
     for group in sorted(groups, key=lambda group: _rank(group, mode)):
         cells = [as_toml(group.values[key]) for key in keys]
-        rows.append([*cells, _aggregate(group.best), _aggregate(group.last)])
+        rows.append([*cells, format_cell(group.best), format_cell(group.last)])
     return columns(rows)
 
 
@@ -54,15 +53,3 @@ def _rank(group: TrialGroup, mode: Mode) -> float:
     if mode == "max":
         return -group.best.mean
     return group.best.mean
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return number(value)
-
-
-def _aggregate(aggregate: MetricAggregate | None) -> str:
-    if aggregate is None:
-        return "-"
-    return str(aggregate)
