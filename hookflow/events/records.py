@@ -122,7 +122,9 @@ class Run(Stamp):
     max_iters: int
     """Training iterations of the whole run."""
     iters_per_epoch: int
-    """Training iterations in an epoch."""
+    """Training iterations in an epoch; in the first one, where the lengths differ."""
+    epoch_lengths: list[tuple[int, int]]
+    """Where epochs have different lengths: the first epoch of each length, counted from 0, and its iterations."""
     modes: dict[str, Mode]
     """The metrics that hooks monitor, and whether less or more of each is better."""
     resumed_from: str | None

@@ -171,6 +171,7 @@ class InspectedHooks:
         problems = [*wrong_comm_hooks(self.nodes)]
         problems += wrong_retries(self.nodes, points)
         problems += wrong_backward_twice(self.tables, loaded.pipeline.run)
+        problems += wrong_rate_setters(self.nodes, loaded.pipeline.run)
         if loaded.is_attached:
             problems += find_unattachable(self.tables, self.nodes, self.sources)
         problems += find_adapter_problems(self.nodes, self.classes())
@@ -396,7 +397,7 @@ def _obstacle_to_retry(binding: DeclaredBinding, point: Point) -> str:
 def wrong_backward_twice(tables: Mapping[str, HookTable], run: RunSection) -> Iterator[Problem]:
     """Yield each hook that computes the gradients of a batch twice where the keys of [run] leave no second time."""
     obstacles = {
-        "run.accumulate adds up those of several batches": run.accumulate > 1,
+        "run.accumulate adds up those of several batches": run.accumulate.most > 1,
         'run.precision = "fp16" scales the loss': run.precision == "fp16",
     }
     for table in tables.values():
@@ -405,6 +406,17 @@ def wrong_backward_twice(tables: Mapping[str, HookTable], run: RunSection) -> It
         for obstacle in (each for each, is_so in obstacles.items() if is_so):
             message = f"{table.called} computes the gradients of a batch twice, and {obstacle}"
             yield Problem(message, table.where)
+
+
+def wrong_rate_setters(nodes: Nodes, run: RunSection) -> Iterator[Problem]:
+    """Yield each hook that sets learning rates, where `run.scale_lr` sets them."""
+    if run.scale_lr is None:
+        return
+    for node in nodes.values():
+        written = [slot for binding in node.bound for slot in binding.writes]
+        if any(root(slot) == "lr" for slot in written):
+            message = f'hook "{node.hook.name}" sets learning rates, and run.scale_lr does where the batch size changes'
+            yield Problem(message, node.where, "keep one of them")
 
 
 def misjudged_averages(plan: Plan, tables: Mapping[str, HookTable]) -> Iterator[Problem]:

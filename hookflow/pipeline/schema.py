@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from hookflow.pipeline.by_epoch import CountByEpoch
 from hookflow.pipeline.components import (
     Component,
     DataSection,
@@ -62,8 +63,12 @@ class RunSection(Section):
     `max_epochs`. With 0 the training has no validation."""
     val_at_start: bool = False
     """Whether to validate before the first iteration, too."""
-    accumulate: int = Field(default=1, ge=1)
-    """How many batches an iteration adds up the gradients of, before the optimizer steps."""
+    accumulate: CountByEpoch = Field(default=1, validate_default=True, examples=[4, [[0, 1], ["3ep", 4]]])
+    """How many batches an iteration adds up the gradients of, before the optimizer steps; or several numbers with the
+    epochs from which they hold."""
+    scale_lr: Literal["linear", "sqrt"] | None = Field(default=None, examples=["linear"])
+    """Where the batch size or `accumulate` changes, whether the learning rates change by the same factor ("linear"), or
+    by its square root ("sqrt")."""
     test: bool = False
     """Whether to test once the training has finished, also where a hook has ended it early; it needs `[data.test]`."""
     limit_train: Limit | None = Field(default=None, examples=[100])
@@ -127,6 +132,10 @@ class RunSection(Section):
         if self.max_epochs is None:
             return "it"
         return "ep"
+
+    def scales_nothing(self, data: DataSection) -> bool:
+        """Whether learning rates are to follow the batch size, and it never changes."""
+        return self.scale_lr is not None and not self.accumulate.changes and not data.changes_batch_size
 
     _nothing_chosen_by_its_speed = refuses(
         "deterministic",
@@ -531,6 +540,16 @@ class Pipeline(Section):
         "sweep",
         where=lambda sweep, before: _is_beyond_folds(sweep, before.get("run")),
         message="run.fold counts from 0, and has to be below sweep.folds",
+    )
+    _same_batches_in_each_epoch = refuses(
+        "data",
+        where=lambda data, before: "run" in before and before["run"].overfit is not None and data.changes_batch_size,
+        message="run.overfit trains on the same batches in each epoch, and batch_size changes; give it one number",
+    )
+    _rate_follows_a_change = refuses(
+        "data",
+        where=lambda data, before: "run" in before and before["run"].scales_nothing(data),
+        message="run.scale_lr is for a batch_size or run.accumulate that changes, and neither does",
     )
     _gathered_weights_serve_training = refuses(
         "distributed",

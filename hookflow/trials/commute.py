@@ -323,7 +323,7 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
     run = loaded.pipeline.run
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, _discard):
         whole = build(loaded, plan, base, _discard).data
-        most_batches = {"train": TRIAL_ITERS * run.accumulate, "val": TRIAL_BATCHES, "test": TRIAL_BATCHES}
+        most_batches = {"train": TRIAL_ITERS * run.accumulate.most, "val": TRIAL_BATCHES, "test": TRIAL_BATCHES}
         data = {}
         for name, source in whole.items():
             num_batches = min(most_batches[split_of(name)], len(source))

@@ -268,7 +268,7 @@ def copies_made(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]
     """
     run = loaded.pipeline.run
     plan = without_amounts(plan)
-    queue = TRIAL_ITERS * TRIAL_BATCHES * run.accumulate  # no firing waits for another one
+    queue = TRIAL_ITERS * TRIAL_BATCHES * run.accumulate.most  # no firing waits for another one
     hooks = []
     for hook in plan.hooks:
         if hook.queue:

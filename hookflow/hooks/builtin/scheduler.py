@@ -100,7 +100,7 @@ def lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
     if per == "iter":
         whole = run.max_iters
     else:
-        whole = ceil(run.max_iters / run.iters_per_epoch)
+        whole = ceil(run.epoch_lengths.epochs(run.max_iters))
     result: list[int] = []
     for link in chain:
         if link.length is None:
@@ -109,8 +109,12 @@ def lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
         amount = parse_amount(link.length)
         if amount.unit == "%":
             result.append(max(1, round(whole * amount.value / 100)))
+        elif amount.unit == "ep" and per == "iter":
+            begin = sum(result)
+            end = run.epoch_lengths.iterations(run.epoch_lengths.epochs(begin) + amount.value)
+            result.append(round(end) - begin)
         else:
-            result.append(int(amount.value) * (run.iters_per_epoch if amount.unit == "ep" and per == "iter" else 1))
+            result.append(int(amount.value))
     if result[-1] < 1:
         unit = "epochs"
         if per == "iter":

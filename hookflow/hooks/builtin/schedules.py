@@ -53,7 +53,10 @@ def share_of(progress: int | str, run: Run) -> Fraction:
     amount = parse_amount(progress)
     if amount.unit == "%":
         return amount.value / 100
-    return amount.value * (run.iters_per_epoch if amount.unit == "ep" else 1) / run.max_iters
+    done = amount.value
+    if amount.unit == "ep":
+        done = Fraction(run.epoch_lengths.iterations(amount.value))
+    return done / run.max_iters
 
 
 def at_iterations(name: str, values: Sequence[tuple[int | str, Value]], run: Run) -> list[tuple[int, Value]]:
@@ -268,7 +271,7 @@ class AccumulationSchedule(Hook):
         if getattr(run.task, "steps_itself", False):
             message = "accumulation_schedule says when the optimizer steps, and this task steps it itself"
             raise UserError(Problem(message))
-        if run.iters_per_epoch != len(run.data["train"]):
+        if run.epoch_lengths.at(0) != len(run.data["train"]):
             message = "accumulation_schedule and run.accumulate both say on how many batches the optimizer steps"
             raise UserError(Problem(message, hint="keep one of them"))
         self.places = at_iterations("batches", self.batches, run)
