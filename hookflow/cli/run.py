@@ -484,7 +484,9 @@ def _describe_length(loaded: Loaded, lengths: EpochLengths) -> str:
     from hookflow.runner.process.state import all_iterations
 
     run = loaded.pipeline.run
-    epochs = run.max_epochs or 0
+    epochs = run.epoch_limit or 0
+    if run.is_endless:
+        return f"no limit of epochs, the first of {counted(lengths.at(0), 'iteration')}"
     total = counted(all_iterations(epochs, run.max_iters, lengths), "iteration")
     if epochs == 0:
         return total

@@ -198,7 +198,7 @@ class Length:
         if iters_per_epoch is None and isinstance(run.overfit, int) and not run.accumulate.changes:
             iters_per_epoch = ceil(run.overfit / run.accumulate.at(0))
         return cls(
-            max_epochs=run.max_epochs,
+            max_epochs=run.epoch_limit,
             max_iters=run.max_iters,
             val_every=run.validates,
             validates=bool(pipeline.validated_sets),
@@ -216,6 +216,11 @@ class Length:
             if iters is None or of_epochs < iters:
                 iters = of_epochs
         return Totals(iters, self.max_epochs, self.iters_per_epoch)
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether neither epochs nor iterations end the run."""
+        return self.max_epochs is None and self.max_iters is None
 
     @property
     def is_open(self) -> bool:
@@ -314,6 +319,8 @@ def _visits(point: Point, length: Length) -> dict[Counter, Sequence[int]]:
         return {"firing": ()}
     if length.is_open:
         return {}
+    if length.is_endless and point.name in _ONCE:
+        return {"firing": (first,)}
     if point.unit == "it":
         return {"it": range(first, first + (totals.iters or ENDLESS))}
     if point.unit == "ep":
@@ -360,6 +367,8 @@ def _end_of_run(totals: Totals) -> tuple[Counter, int]:
 
 
 def _visits_of_validations(first: int, length: Length) -> dict[Counter, Sequence[int]]:
+    if length.is_endless:
+        return {}
     unit, end = _end_of_run(length.totals)
     every, counted = length.val_every
     if counted == "ep" and unit == "it":

@@ -72,11 +72,11 @@ class Run(Protocol):
 
     @property
     def max_iters(self) -> int:
-        """Training iterations of the whole run."""
+        """Training iterations of the whole run; 0 where it has no end."""
 
     @property
     def max_epochs(self) -> int | None:
-        """Epochs of the whole run; None in the iteration-based loop."""
+        """Epochs of the whole run; None in the iteration-based loop, and where it has no end."""
 
     @property
     def iters_per_epoch(self) -> int:

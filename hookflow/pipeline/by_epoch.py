@@ -160,7 +160,7 @@ def _count(value: object) -> int:
         raise PydanticKnownError("int_type")
     if value < 1:
         raise PydanticKnownError("greater_than_equal", {"ge": 1})
-    return value
+    return int(value)
 
 
 def _first_epoch(place: object) -> int:

@@ -29,6 +29,7 @@ from hookflow.pipeline.values import (
     BudgetField,
     ConditionField,
     Device,
+    EpochLimit,
     FolderName,
     GroupName,
     HookName,
@@ -50,8 +51,9 @@ class RunSection(Section):
     """Where every random generator starts."""
     fold: int | None = Field(default=None, ge=0, examples=[0])
     """The fold of a cross-validation, counted from 0, for which `${fold}` stands; `[sweep] folds` sets it."""
-    max_epochs: int | None = Field(default=None, ge=1)
-    """The length of the training in passes over the training data; with `max_iters`, what is reached first ends it."""
+    max_epochs: EpochLimit | None = Field(default=None, examples=[8, "inf"])
+    """The length of the training in passes over the training data; with `max_iters`, what is reached first ends it.
+    "inf": until a hook, a command or a signal ends it."""
     max_iters: int | None = Field(default=None, ge=1)
     """The length of the training in iterations; without `max_epochs` that is the iteration-based loop."""
     min_iters: int | None = Field(default=None, ge=1)
@@ -112,6 +114,18 @@ class RunSection(Section):
     """Whether `log` and `checkpoint` are there where the pipeline declares no hook of the kind."""
     dir: str = "runs"
     """The folder of all runs, relative to the current directory."""
+
+    @property
+    def epoch_limit(self) -> int | None:
+        """After how many epochs the training ends; None where they do not end it."""
+        if isinstance(self.max_epochs, int):
+            return self.max_epochs
+        return None
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether neither epochs nor iterations end the training."""
+        return self.epoch_limit is None and self.max_iters is None
 
     @property
     def validates(self) -> Interval:

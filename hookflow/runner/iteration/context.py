@@ -130,7 +130,7 @@ class RunContext:
         together = ranks.world // parts.data_ranks.world  # ranks with the same share of a batch, one after another
         state.batches_by_epoch = parts.batches_by_epoch
         state.accumulate_by_epoch = section.accumulate
-        state.set_length(section.max_epochs, section.max_iters, parts.epoch_lengths)
+        state.set_length(section.epoch_limit, section.max_iters, parts.epoch_lengths)
         state.seconds = consensus.seconds
         clock = _device_clock(parts.device)
         self.timeline = DeviceTimeline(clock) if clock else Timeline()

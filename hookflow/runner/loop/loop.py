@@ -302,7 +302,10 @@ class TrainingLoop:
             if epoch:
                 self.safe_point.process(wait=True)
             engine.fire("before_train_epoch")
-            state.batches, state.next_stop = state.batches_per_epoch, min(state.iter + iters, state.max_iters)
+            state.batches = state.batches_per_epoch
+            state.next_stop = state.iter + iters
+            if state.max_iters:
+                state.next_stop = min(state.next_stop, state.max_iters)
             self.timeline.restart()
             batches = self._batches(epoch)
             while (done := state.iter) < state.next_stop and not state.epoch_is_over:

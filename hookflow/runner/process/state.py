@@ -80,7 +80,8 @@ class RunState:
         self.iter_limit: int | None = None
         """The iterations after which the run ends, in whichever epoch; None where epochs alone count."""
         self.max_iters = self.batches_per_epoch = self.iters_per_epoch = 0
-        """How long the run is, and its current epoch. Written before it begins, and by `enter_epoch`."""
+        """How long the run is, 0 where it has no end; and its current epoch. Written before it begins, and by
+        `enter_epoch`."""
         self.epoch_lengths = EpochLengths.constant(0)
         self.batches_by_epoch, self.accumulate_by_epoch = ByEpoch.constant(0), ByEpoch.constant(1)
         """The iterations and the batches of each epoch, and the batches of an iteration. Written before it begins."""
