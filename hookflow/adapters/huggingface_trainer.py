@@ -401,8 +401,10 @@ class TrainerView(RunView):
         if control.should_training_stop and not is_at_end and STOP_FLAG not in self._requested:
             run.stop("a callback of Hugging Face's has set control.should_training_stop")
             self._requested.add(STOP_FLAG)
-        num_batches = batches_by_epoch(run.data["train"]).at(run.epoch)
-        is_in_epoch = self.point == "after_train_iter" and run.batch_idx < num_batches
+        is_in_epoch = False
+        if self.point == "after_train_iter":
+            num_batches = batches_by_epoch(run.data["train"]).at(run.epoch)
+            is_in_epoch = run.batch_idx < num_batches
         if control.should_epoch_stop and is_in_epoch:
             run.stop_epoch("a callback of Hugging Face's has set control.should_epoch_stop")
             self._requested.add("should_epoch_stop")

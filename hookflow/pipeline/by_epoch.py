@@ -145,7 +145,9 @@ def parse_counts(written: object) -> ByEpoch:
         if not isinstance(entry, list | tuple) or len(entry) != 2:
             raise ValueError(f"{entry!r} is no pair of a place and a number; {_EXAMPLE}")
         place, value = entry
-        stages.append((_first_epoch(place), _count(value)))
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{value!r} is no integer above zero; {_EXAMPLE}")
+        stages.append((_first_epoch(place), value))
     if not stages or stages[0][0] != 0:
         raise ValueError(f"the first number holds from 0 on; {_EXAMPLE}")
     _check_order(stages)

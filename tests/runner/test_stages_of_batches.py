@@ -262,7 +262,7 @@ def test_two_ranks_train_as_one_though_they_are_ended_and_resumed(
         ({"loader": "batch_size = [[0, 4], [100, 8]]"}, "where an epoch begins"),
         ({"loader": 'batch_size = [["1ep", 4]]'}, "from 0 on"),
         ({"loader": 'batch_size = [[0, 4], ["2ep", 8], ["1ep", 16]]'}, "must increase"),
-        ({"loader": "batch_size = [[0, 0]]"}, "must be 1 or more"),
+        ({"loader": "batch_size = [[0, 0]]"}, "no integer above zero"),
         ({"loader": "batch_size = [4, 8]"}, "no pair"),
         ({"run": 'accumulate = [[0, 1], ["10%", 8]]'}, "where an epoch begins"),
         ({"run": "overfit = 2"}, "run.overfit"),
