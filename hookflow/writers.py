@@ -489,63 +489,6 @@ class TrackioWriter(Writer):
         self._run.finish()
 
 
-class AimWriter(Writer):
-    """A run of aim: in a repository in the run directory, or in another one, a folder or "aim://…".
-
-    `experiment` is the pipeline's name if left out. A resumed run goes on in the same run of aim, and what that has
-    already is not written again.
-    """
-
-    def __init__(self, dir: Path, run_name: str, run_id: str, repo: str = "", experiment: str = "") -> None:  # noqa: A002 (what a pipeline file writes)
-        import aim
-
-        self._aim = aim
-        if not repo:
-            repo = str(dir)
-        if not experiment:
-            experiment = run_name
-        dir.mkdir(parents=True, exist_ok=True)
-        known_hash = dir / "run_hash"
-        run_hash = None
-        if known_hash.exists():
-            run_hash = known_hash.read_text()
-        self._run = aim.Run(
-            run_hash,
-            repo=repo,
-            experiment=experiment,
-            force_resume=True,
-            system_tracking_interval=None,
-            capture_terminal_logs=False,
-        )
-        known_hash.write_text(self._run.hash)
-        self._run.name = run_id
-
-    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
-        self._run.track(value, name=name, step=iteration, epoch=epoch)
-
-    def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
-        image = self._aim.Image(str(file), caption=caption)
-        self._run.track(image, name=name, step=iteration, epoch=epoch)
-
-    def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
-        tracked = self._aim.Text(text)
-        self._run.track(tracked, name=name, step=iteration, epoch=epoch)
-
-    def write_histogram(
-        self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
-    ) -> None:
-        ends = (edges[0], edges[-1])
-        distribution = self._aim.Distribution(hist=list(counts), bin_range=ends)
-        self._run.track(distribution, name=name, step=iteration, epoch=epoch)
-
-    def write_config(self, config: Mapping[str, Any]) -> None:
-        values = flat_config(config)
-        self._run[CONFIG_TAG] = values
-
-    def close(self) -> None:
-        self._run.close()
-
-
 def flat_config(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of a pipeline by key ("optimizer.args.lr"), as texts."""
     values = {}

@@ -167,7 +167,6 @@ WRITERS = Registry(
     "writer",
     "hookflow.writers",
     {
-        "aim": "hookflow.writers:AimWriter",
         "csv": "hookflow.writers:CSVWriter",
         "mlflow": "hookflow.writers:MLflowWriter",
         "tensorboard": "hookflow.writers:TensorBoardWriter",
@@ -188,6 +187,6 @@ def registry_of(key: str) -> Registry | None:
 
 def missing_extra(registry: Registry | None, use: str, where: Where | None) -> Problem | None:
     """Return the problem that a built-in writer needs the package of its own name; None where it is installed."""
-    if registry is not WRITERS or use not in ("aim", "mlflow", "tensorboard", "trackio", "wandb"):
+    if registry is not WRITERS or use not in ("mlflow", "tensorboard", "trackio", "wandb"):
         return None
     return missing_package(f'the writer "{use}"', use, use, where)

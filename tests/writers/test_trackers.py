@@ -1,4 +1,4 @@
-"""The writers for trackio and aim, on modules of the same public signatures in the place of these packages."""
+"""The writer for trackio, on a module of the same public signatures in the place of the package."""
 
 import signal
 import sys
@@ -19,7 +19,7 @@ LOGS = 'hooks.logs={use="./logging_hooks.py:Logs"}'
 Row = tuple[int, str, Any]
 
 
-@pytest.fixture(params=["trackio", "aim"])
+@pytest.fixture(params=["trackio"])
 def tracker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module that stands for a package, without any run."""
     monkeypatch.syspath_prepend(TESTS / "support" / "trackers")
@@ -32,8 +32,6 @@ def tracker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def rows(tracker: ModuleType) -> list[Row]:
     """Return what the one run has been given, in its order: step, name, value."""
     (run,) = tracker.RUNS.values()
-    if tracker.__name__ == "aim":
-        return [(step, name, value) for step, name, value, _ in run.rows]
     return [(step, name, value) for step, metrics in run.rows for name, value in metrics.items()]
 
 
@@ -58,15 +56,9 @@ def test_it_has_all_that_was_logged_and_the_pipeline(tracker: ModuleType, traine
     assert third["sample"].text == "iteration 3"
     (run,) = tracker.RUNS.values()
     assert run.name == run_dir.id
-    if tracker.__name__ == "aim":
-        assert (third["weights"].hist, third["weights"].bin_range) == ([1, 3], (0.0, 2.0))
-        assert run.attributes["pipeline"]["optimizer.args.lr"] == "0.1"
-        assert (run.experiment, run.closed) == ("toy", 1)
-        assert {epoch for *_, epoch in run.rows} == {0, 1}
-    else:
-        assert third["weights"].np_histogram == ([1, 3], [0.0, 1.0, 2.0])
-        assert run.config["optimizer.args.lr"] == "0.1"
-        assert (run.project, run.finished) == ("toy", 1)
+    assert third["weights"].np_histogram == ([1, 3], [0.0, 1.0, 2.0])
+    assert run.config["optimizer.args.lr"] == "0.1"
+    assert (run.project, run.finished) == ("toy", 1)
 
 
 def test_a_resumed_run_goes_on_in_the_same_one(
@@ -79,7 +71,7 @@ def test_a_resumed_run_goes_on_in_the_same_one(
     assert numbers(tracker) == logged(run_dir)
 
 
-@pytest.mark.parametrize("name", ["trackio", "aim"])
+@pytest.mark.parametrize("name", ["trackio"])
 def test_a_package_that_is_not_there_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     text = f'{TOY.read_text()}\n[writers.there]\nuse = "{name}"\n'
