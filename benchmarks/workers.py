@@ -16,6 +16,7 @@ import psutil
 import torch
 
 from hookflow.errors import Where
+from hookflow.pipeline.by_epoch import ByEpoch
 from hookflow.pipeline.components import LoaderSection
 from hookflow.runner.data.batches import DataContext
 from hookflow.runner.data.loader import Loader
@@ -39,7 +40,7 @@ class Images:
 
 def cost(kind: str, method: Any) -> tuple[float, float, float]:
     """Return the seconds to the first batch, those of 200 more, and the MiB that the processes beside this one take."""
-    section = LoaderSection(batch_size=64, workers=2, multiprocessing_context=method)
+    section = LoaderSection(batch_size=ByEpoch.constant(64), workers=2, multiprocessing_context=method)
     context = DataContext(0, torch.device("cpu"), channels_last=False, say=print)
     parts = LoaderParts(section, context, lambda key: Where(f"loader.{key}"), "train", shuffle=True)
     data, before = Images(kind), {child.pid for child in psutil.Process().children()}

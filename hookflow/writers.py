@@ -1,4 +1,4 @@
-"""Writers send the results of a run elsewhere: the base class, and `csv`, `tensorboard`, `mlflow` and `wandb`."""
+"""Writers send the results of a run elsewhere: the base class, and those that are named by a short name."""
 
 import csv
 import os
@@ -441,3 +441,57 @@ class WandbWriter(Writer):
 
     def close(self) -> None:
         self._run.finish()
+
+
+class TrackioWriter(Writer):
+    """A run of trackio: in its folder of this machine, or in a Space of Hugging Face's hub.
+
+    `project` is the pipeline's name if left out. A resumed run goes on in the same run of trackio, and what that has
+    already is not written again.
+    """
+
+    def __init__(self, run_name: str, run_id: str, project: str = "", space: str | None = None) -> None:
+        import trackio
+
+        self._trackio = trackio
+        name = project or run_name
+        self._run = trackio.init(
+            project=name, name=run_id, space_id=space, resume="allow", embed=False, auto_log_gpu=False
+        )
+
+    def _log(self, name: str, value: Any, iteration: int) -> None:
+        metrics = {name: value}
+        self._run.log(metrics, step=iteration)
+
+    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+        self._log(name, value, iteration)
+
+    def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
+        image = self._trackio.Image(str(file), caption=caption or None)
+        self._log(name, image, iteration)
+
+    def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
+        markdown = self._trackio.Markdown(text)
+        self._log(name, markdown, iteration)
+
+    def write_histogram(
+        self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
+    ) -> None:
+        pair = (list(counts), list(edges))
+        histogram = self._trackio.Histogram(np_histogram=pair)
+        self._log(name, histogram, iteration)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        values = flat_config(config)
+        self._run.config.update(values)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def flat_config(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of a pipeline by key ("optimizer.args.lr"), as texts."""
+    values = {}
+    for key, value in flat(config):
+        values[key] = str(value)
+    return values

@@ -34,9 +34,9 @@ def make_arguments(run: Run, recorded: RecordedPipeline) -> Any:
         "report_to": "none",
         "disable_tqdm": True,
         "seed": section.seed,
-        "gradient_accumulation_steps": section.accumulate,
-        "per_device_train_batch_size": _batch_size_of_rank(run, "train", section.accumulate),
-        "per_device_eval_batch_size": _batch_size_of_rank(run, "val", 1),
+        "gradient_accumulation_steps": section.accumulate.at(0),
+        "per_device_train_batch_size": _batch_size_of_rank(run, "train"),
+        "per_device_eval_batch_size": _batch_size_of_rank(run, "val"),
         "logging_nan_inf_filter": False,  # a loss that is not finite is shown
         "max_grad_norm": recorded.largest_norm(),
         "lr_scheduler_type": "constant",
@@ -186,7 +186,7 @@ def _bindings_of(table: HookNode, kind: Any) -> list[tuple[str, Amount | None]]:
     return bindings
 
 
-def _batch_size_of_rank(run: Run, split: str, accumulate: int) -> int:
+def _batch_size_of_rank(run: Run, split: str) -> int:
     data = run.data.get(split)
     if data is None:
         return 8  # the default of `TrainingArguments`

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import cached_property
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from hookflow.adapters.views import DataLoaderView, RunView
 from hookflow.errors import Problem, UserError
 from hookflow.graph.schedule import Measure
 from hookflow.hooks.builtin.gradients import gradients, norms
+from hookflow.pipeline.by_epoch import batches_by_epoch
 
 if TYPE_CHECKING:
     import torch
@@ -59,11 +61,11 @@ class EvaluationSchedule:
         self._has_data = "val" in run.data
         self._measure: Measure | None = None
         if self._every.unit != "s":
-            per_epoch = 1
+            value = Fraction(self._every.value)
             if self._every.unit == "ep":
-                per_epoch = run.iters_per_epoch
-            length = self._every.value * per_epoch
-            self._measure = Measure("it", *length.as_integer_ratio())
+                self._measure = Measure.of_epochs(value, run.epoch_lengths)
+            else:
+                self._measure = Measure("it", *value.as_integer_ratio())
 
     def is_due_after_iteration(self, *, is_epoch_over: bool) -> bool:
         """Say whether a validation follows this iteration, before the end of its epoch."""
@@ -276,7 +278,7 @@ class TrainerView(RunView):
         state = self.state
         run = self.run
         state.max_steps = run.max_iters
-        state.num_train_epochs = ceil(run.max_iters / run.iters_per_epoch)
+        state.num_train_epochs = ceil(run.epoch_lengths.epochs(run.max_iters))
         if run.max_epochs is not None:
             state.num_train_epochs = run.max_epochs
         state.train_batch_size = self.args.train_batch_size
@@ -310,7 +312,7 @@ class TrainerView(RunView):
         run = self.run
         state = self.state
         control = self.control
-        num_batches = len(run.data["train"])
+        num_batches = batches_by_epoch(run.data["train"]).at(run.epoch)
         state.global_step = run.iter
         state.epoch = run.epoch + run.batch_idx / num_batches
         self._epoch_is_open = True
@@ -399,7 +401,10 @@ class TrainerView(RunView):
         if control.should_training_stop and not is_at_end and STOP_FLAG not in self._requested:
             run.stop("a callback of Hugging Face's has set control.should_training_stop")
             self._requested.add(STOP_FLAG)
-        is_in_epoch = self.point == "after_train_iter" and run.batch_idx < len(run.data["train"])
+        is_in_epoch = False
+        if self.point == "after_train_iter":
+            num_batches = batches_by_epoch(run.data["train"]).at(run.epoch)
+            is_in_epoch = run.batch_idx < num_batches
         if control.should_epoch_stop and is_in_epoch:
             run.stop_epoch("a callback of Hugging Face's has set control.should_epoch_stop")
             self._requested.add("should_epoch_stop")

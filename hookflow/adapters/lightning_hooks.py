@@ -181,7 +181,7 @@ class AccumulationHook(LightningHook):
         name = type(self.callback).__name__
         if getattr(run.task, "steps_itself", False):
             raise UserError(Problem(f"{name} sets when the optimizer steps, and this task steps it itself"))
-        if run.iters_per_epoch != len(run.data["train"]):
+        if run.epoch_lengths.at(0) != len(run.data["train"]):
             message = f"{name} and run.accumulate both set on how many batches the optimizer steps"
             raise UserError(Problem(message, hint="keep one of them"))
 

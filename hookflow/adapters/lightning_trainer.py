@@ -16,6 +16,7 @@ from hookflow.adapters.lightning_module import make_module, unwrap_model
 from hookflow.adapters.views import CheckpointView, DataLoaderView, RunView
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
+from hookflow.pipeline.by_epoch import batches_by_epoch
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +91,7 @@ class FitLoopView:
         num_batches = run.batch_idx
         if self._trainer.point != "after_train_iter":
             num_batches += 1
-        is_last_batch = train is not None and num_batches == len(train)
+        is_last_batch = train is not None and num_batches == batches_by_epoch(train).at(run.epoch)
         return SimpleNamespace(
             _batches_that_stepped=self._trainer.global_step,
             batch_progress=SimpleNamespace(is_last_batch=is_last_batch),

@@ -242,7 +242,7 @@ class RunnerView(RunView):
     @property
     def iter(self) -> int:
         if self._shown_epoch is not None:
-            return self._shown_epoch * self.run.iters_per_epoch
+            return int(self.run.epoch_lengths.iterations(self._shown_epoch))
         if self.point == "after_train_iter":
             return self.run.iter - 1
         return self.run.iter

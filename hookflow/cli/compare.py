@@ -38,6 +38,7 @@ CURVE_HEIGHT = 12
 """Rows of a curve."""
 
 PAGE_FORMAT = "html: a page that opens without a network."
+DIFF_FORMAT = "diff: all lines of pipelines and code that differ, as diff -u."
 
 Row = tuple[str, ...]
 
@@ -47,8 +48,8 @@ def compare(
         list[str], options.argument("A B…", "Pipeline files or runs: ids, names or folders.", options.files_and_runs)
     ],
     format_: Annotated[
-        Literal["text", "json", "html"],
-        typer.Option("--format", "-f", help=PAGE_FORMAT),
+        Literal["text", "diff", "json", "html"],
+        typer.Option("--format", "-f", help=f"{DIFF_FORMAT} {PAGE_FORMAT}"),
     ] = "text",
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
@@ -65,6 +66,8 @@ def compare(
     Example: `hookflow compare pipelines/cifar.toml cifar` compares the file with its newest run.
 
     Example: `hookflow compare A B --format html > compared.html`
+
+    Example: `hookflow compare A B --format diff` prints every line of the pipelines and of the code that differs.
     """
     from hookflow.monitor.compare import LETTERS
 
@@ -76,6 +79,8 @@ def compare(
         echo_json(_comparison_data(comparison))
     elif format_ == "html":
         _print_page(comparison)
+    elif format_ == "diff":
+        _print_unified(comparison)
     else:
         _print_comparison(comparison)
     raise typer.Exit(int(comparison.has_differences))
@@ -193,6 +198,15 @@ def _print_comparison(comparison: Comparison) -> None:
             if len(rows) > 1:
                 echo("\n" + "\n".join(columns(rows)))
         _print_curves(runs)
+
+
+def _print_unified(comparison: Comparison) -> None:
+    from hookflow.service.differences import unified_lines
+
+    first, *others = comparison.targets
+    for other, code in zip(others, comparison.codes, strict=True):
+        for line in unified_lines(first, other, code):
+            echo(line)
 
 
 def _print_forks(runs: Sequence[ComparedRun]) -> None:

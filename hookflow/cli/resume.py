@@ -315,7 +315,7 @@ def _nothing_left(run_dir: RunDir, checkpoint: Path | None, then: Target, now: T
     last_saved: Mapping[str, Any] = end
     if checkpoint is not None:
         last_saved = read_manifest(checkpoint)
-    if section.max_iters is not None and end["ep"] < (section.max_epochs or math.inf):
+    if section.max_iters is not None and end["ep"] < (section.epoch_limit or math.inf):
         key = "max_iters"
         unit = "iterations"
         done = end["it"]

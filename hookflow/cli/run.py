@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from hookflow.events.records import DataInfo, Layer
     from hookflow.events.rundir import Parent, RunDir
     from hookflow.graph.plan import Plan
+    from hookflow.pipeline.by_epoch import EpochLengths
     from hookflow.pipeline.load import Loaded
     from hookflow.runner.distributed.failures import ChildExit
     from hookflow.service.pipelines import Target
@@ -449,7 +450,7 @@ def _dry_run_facts(loaded: Loaded, plan: Plan, result: DryRun) -> Iterator[tuple
     yield from _labelled("layers", _layers(result.layers))
     for split, data in result.data.items():
         yield split, _describe_data(data)
-    yield "length", _describe_length(loaded, parts.iters_per_epoch)
+    yield "length", _describe_length(loaded, parts.epoch_lengths)
     if parts.effective_batch:
         yield "step", parts.effective_batch
     points = {binding.point for binding in result.fired}
@@ -478,16 +479,20 @@ def _describe_data(data: DataInfo) -> str:
     return text
 
 
-def _describe_length(loaded: Loaded, iters_per_epoch: int) -> str:
+def _describe_length(loaded: Loaded, lengths: EpochLengths) -> str:
     """Return how many iterations the run has, and by which epochs."""
     from hookflow.runner.process.state import all_iterations
 
     run = loaded.pipeline.run
-    epochs = run.max_epochs or 0
-    total = counted(all_iterations(epochs, run.max_iters, iters_per_epoch), "iteration")
+    epochs = run.epoch_limit or 0
+    if run.is_endless:
+        return f"no limit of epochs, the first of {counted(lengths.at(0), 'iteration')}"
+    total = counted(all_iterations(epochs, run.max_iters, lengths), "iteration")
     if epochs == 0:
         return total
-    return f"{counted(epochs, 'epoch')} of {counted(iters_per_epoch, 'iteration')}: {total}"
+    changes = [f"{length:,} after {counted(first, 'epoch')}" for first, length in lengths.stages[1:]]
+    each = ", ".join([counted(lengths.at(0), "iteration"), *changes])
+    return f"{counted(epochs, 'epoch')} of {each}: {total}"
 
 
 MAX_LAYERS = 40

@@ -47,6 +47,7 @@ DEFAULTS: Mapping[type, Mapping[str, Any]] = {
         **{key: {} for key in ("data", "limited", "modes")},
         **dict.fromkeys(("resumed_from", "forked_from")),
         "layers": [],
+        "epoch_lengths": [],
         "world": 1,
     },
     DataInfo: {"name": "", "examples": 0, "batches": 0, "batch_size": 0, "synthetic": False, "note": ""},

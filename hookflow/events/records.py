@@ -118,11 +118,13 @@ class Run(Stamp):
     limited: dict[str, int]
     """The number of batches of a split whose data the run limits."""
     max_epochs: int
-    """Epochs of the whole run; 0 in the iteration-based loop."""
+    """Epochs of the whole run; 0 in the iteration-based loop, and where it has no end."""
     max_iters: int
-    """Training iterations of the whole run."""
+    """Training iterations of the whole run; 0 where it has no end."""
     iters_per_epoch: int
-    """Training iterations in an epoch."""
+    """Training iterations in an epoch; in the first one, where the lengths differ."""
+    epoch_lengths: list[tuple[int, int]]
+    """Where epochs have different lengths: the first epoch of each length, counted from 0, and its iterations."""
     modes: dict[str, Mode]
     """The metrics that hooks monitor, and whether less or more of each is better."""
     resumed_from: str | None

@@ -23,7 +23,7 @@ OWNED = frozenset(SLOTS) - {"scalars", "hook"}
 OFFERED = frozenset(
     {
         *("iter", "epoch", "batch_idx", "batch_size", "batch_weight", "max_iters", "max_epochs"),
-        *("iters_per_epoch", "stage", "split"),
+        *("iters_per_epoch", "epoch_lengths", "stage", "split"),
         *("metrics", "train_seconds", "device", "precision", "rank", "world", "dir", "is_temporary", "is_predicting"),
         *("model", "models"),
         *("log", "log_image", "log_figure", "log_text", "log_histogram", "say"),

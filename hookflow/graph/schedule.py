@@ -14,12 +14,13 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from math import ceil, floor
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hookflow.graph.plan import Binding, DeclaredBinding, Plan, Trigger
 from hookflow.graph.points import POINTS, Kind, Point, Points
 from hookflow.pipeline.amounts import Amount
+from hookflow.pipeline.by_epoch import EpochLengths
 from hookflow.pipeline.values import Interval
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Totals(NamedTuple):
     iters: int | None = None
     epochs: int | None = None
     iters_per_epoch: int | None = None
+    epoch_lengths: EpochLengths | None = None
+    """The iterations of each epoch, where they are not the same in all."""
 
 
 class Bound(NamedTuple):
@@ -47,18 +50,33 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """An amount in one counter: exactly `numerator` / `denominator` of what that counts."""
+    """An amount in one counter: exactly `numerator` / `denominator` of what that counts.
+
+    With `lengths` it is an amount of epochs of these lengths, and the counter is that of the iterations.
+    """
 
     counter: Counter
     numerator: int
     denominator: int
+    lengths: EpochLengths | None = None
+
+    @classmethod
+    def of_epochs(cls, epochs: Fraction, lengths: EpochLengths) -> "Measure":
+        """Return so many epochs, which may be parts of one, in iterations."""
+        if lengths.changes:
+            return cls("it", *epochs.as_integer_ratio(), lengths)
+        return cls("it", *(epochs * lengths.at(0)).as_integer_ratio())
 
     def multiple(self, count: float) -> int:
         """Return which multiple of the amount a count has entered."""
+        if self.lengths is not None:
+            return int(self.lengths.epochs(int(count)) * self.denominator // self.numerator)
         return int(count * self.denominator // self.numerator)
 
     def reached(self, multiple: int = 1) -> float:
         """Return the least count that is not below that multiple of the amount."""
+        if self.lengths is not None:
+            return ceil(self.lengths.iterations(Fraction(multiple * self.numerator, self.denominator)))
         if self.counter == "s":
             return multiple * self.numerator / self.denominator
         return -(-multiple * self.numerator // self.denominator)
@@ -67,7 +85,16 @@ class Measure:
         """Return the least count that is above the amount; at the very second itself, seconds are over."""
         if self.counter == "s":
             return self.reached()
+        if self.lengths is not None:
+            return floor(self.lengths.iterations(Fraction(self.numerator, self.denominator))) + 1
         return self.numerator // self.denominator + 1
+
+    def as_list(self) -> list[Any]:
+        """Return the amount for a checkpoint; two that are equal are the same amount."""
+        amount = [self.counter, self.numerator, self.denominator]
+        if self.lengths is not None:
+            return [*amount, [list(stage) for stage in self.lengths.stages]]
+        return amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +148,8 @@ def measure(amount: Amount, point: Point, totals: Totals) -> Measure:
         case "%":
             counter = "ep"
             number = number * Fraction(totals.epochs or 0, 100)
+        case "ep" if point.unit != "ep" and totals.epoch_lengths is not None:
+            return Measure.of_epochs(number, totals.epoch_lengths)
         case "ep" if point.unit != "ep" and per_epoch is not None:
             number *= per_epoch
         case "ep":
@@ -166,10 +195,10 @@ class Length:
     def of(cls, pipeline: "Pipeline", iters_per_epoch: int | None = None) -> "Length":
         """Return that of a pipeline; how many batches an epoch has, only its data knows, unless `overfit` says it."""
         run = pipeline.run
-        if iters_per_epoch is None and isinstance(run.overfit, int):
-            iters_per_epoch = ceil(run.overfit / run.accumulate)
+        if iters_per_epoch is None and isinstance(run.overfit, int) and not run.accumulate.changes:
+            iters_per_epoch = ceil(run.overfit / run.accumulate.at(0))
         return cls(
-            max_epochs=run.max_epochs,
+            max_epochs=run.epoch_limit,
             max_iters=run.max_iters,
             val_every=run.validates,
             validates=bool(pipeline.validated_sets),
@@ -187,6 +216,11 @@ class Length:
             if iters is None or of_epochs < iters:
                 iters = of_epochs
         return Totals(iters, self.max_epochs, self.iters_per_epoch)
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether neither epochs nor iterations end the run."""
+        return self.max_epochs is None and self.max_iters is None
 
     @property
     def is_open(self) -> bool:
@@ -285,6 +319,8 @@ def _visits(point: Point, length: Length) -> dict[Counter, Sequence[int]]:
         return {"firing": ()}
     if length.is_open:
         return {}
+    if length.is_endless and point.name in _ONCE:
+        return {"firing": (first,)}
     if point.unit == "it":
         return {"it": range(first, first + (totals.iters or ENDLESS))}
     if point.unit == "ep":
@@ -331,6 +367,8 @@ def _end_of_run(totals: Totals) -> tuple[Counter, int]:
 
 
 def _visits_of_validations(first: int, length: Length) -> dict[Counter, Sequence[int]]:
+    if length.is_endless:
+        return {}
     unit, end = _end_of_run(length.totals)
     every, counted = length.val_every
     if counted == "ep" and unit == "it":

@@ -78,6 +78,8 @@ class HookCapabilities:
     """Whether a validation is of an average that the hook has put in place of the weights."""
     accumulates: bool = False
     """Whether the hook adds up the gradients of several batches."""
+    needs_length: bool = False
+    """Whether the hook goes by the length of the run: a run without an end refuses it."""
     clips_gradients: bool = False
     """Whether the hook bounds the gradients before a step."""
     recomputes_statistics: bool = False
@@ -122,7 +124,10 @@ FIELD_NAMES = tuple(each.name for each in fields(HookCapabilities))
 FORMER_NAMES = {"backward_twice": "runs_backward_twice", "keeps_checkpoints_in": "saved_checkpoints"}
 """Attributes of hooks that have been capabilities by other names."""
 
-FLAGS = ("validates_average", "accumulates", "clips_gradients", "recomputes_statistics", "runs_backward_twice")
+FLAGS = (
+    *("validates_average", "accumulates", "needs_length", "clips_gradients"),
+    *("recomputes_statistics", "runs_backward_twice"),
+)
 SENTENCES = ("offload_blocker", "process_blocker", "attach_blocker")
 
 

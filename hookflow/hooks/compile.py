@@ -25,7 +25,7 @@ from hookflow.graph.plan import DeclaredBinding, EdgeSpec, Node, Nodes, Plan, Wa
 from hookflow.graph.points import POINTS, Point, Points
 from hookflow.graph.schedule import Length, surely_fires
 from hookflow.graph.slots import root
-from hookflow.hooks.adapter import find_adapter_edges, find_adapter_problems
+from hookflow.hooks.adapter import find_adapter_edges, find_adapter_problems, group_by_adapter
 from hookflow.hooks.base import Hook
 from hookflow.hooks.foreign_names import translate_point
 from hookflow.hooks.inspect import Inspection
@@ -171,6 +171,9 @@ class InspectedHooks:
         problems = [*wrong_comm_hooks(self.nodes)]
         problems += wrong_retries(self.nodes, points)
         problems += wrong_backward_twice(self.tables, loaded.pipeline.run)
+        problems += wrong_rate_setters(self.nodes, loaded.pipeline.run)
+        if loaded.pipeline.run.is_endless and not loaded.is_attached:
+            problems += wrong_without_end(self.nodes, self.tables, self.classes())
         if loaded.is_attached:
             problems += find_unattachable(self.tables, self.nodes, self.sources)
         problems += find_adapter_problems(self.nodes, self.classes())
@@ -396,7 +399,7 @@ def _obstacle_to_retry(binding: DeclaredBinding, point: Point) -> str:
 def wrong_backward_twice(tables: Mapping[str, HookTable], run: RunSection) -> Iterator[Problem]:
     """Yield each hook that computes the gradients of a batch twice where the keys of [run] leave no second time."""
     obstacles = {
-        "run.accumulate adds up those of several batches": run.accumulate > 1,
+        "run.accumulate adds up those of several batches": run.accumulate.most > 1,
         'run.precision = "fp16" scales the loss': run.precision == "fp16",
     }
     for table in tables.values():
@@ -405,6 +408,44 @@ def wrong_backward_twice(tables: Mapping[str, HookTable], run: RunSection) -> It
         for obstacle in (each for each, is_so in obstacles.items() if is_so):
             message = f"{table.called} computes the gradients of a batch twice, and {obstacle}"
             yield Problem(message, table.where)
+
+
+def wrong_rate_setters(nodes: Nodes, run: RunSection) -> Iterator[Problem]:
+    """Yield each hook that sets learning rates, where `run.scale_lr` sets them."""
+    if run.scale_lr is None:
+        return
+    for node in nodes.values():
+        written = [slot for binding in node.bound for slot in binding.writes]
+        if any(root(slot) == "lr" for slot in written):
+            message = f'hook "{node.hook.name}" sets learning rates, and run.scale_lr does where the batch size changes'
+            yield Problem(message, node.where, "keep one of them")
+
+
+LENGTHS = frozenset({"max_iters", "max_epochs"})
+"""What a condition may name of the length of a run."""
+
+
+def wrong_without_end(
+    nodes: Nodes, tables: Mapping[str, HookTable], classes: Mapping[str, object]
+) -> Iterator[Problem]:
+    """Yield each hook that goes by the length of the run, where it has none; those of other frameworks may."""
+    adapted: set[str] = set()
+    for hooks in group_by_adapter(classes).values():
+        adapted.update(hooks)
+    for name, node in nodes.items():
+        why = ""
+        if tables[name].capabilities.needs_length or name in adapted:
+            why = "it goes by the length of the run"
+        for binding in node.bound:
+            trigger = binding.trigger
+            for amount in trigger.amounts:
+                if amount.unit == "%":
+                    why = f'"{amount}" is a share of the run'
+            if trigger.when is not None and LENGTHS.intersection(trigger.when.facts):
+                why = f'its condition "{trigger.when.text}" names the length of the run'
+        if why:
+            message = f'hook "{name}": {why}, and run.max_epochs = "inf" gives it no end'
+            yield Problem(message, node.where, "write amounts in epochs or iterations, or give the run a length")
 
 
 def misjudged_averages(plan: Plan, tables: Mapping[str, HookTable]) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookflow.events.records import Level, Stage
+from hookflow.pipeline.by_epoch import EpochLengths
 
 if TYPE_CHECKING:
     import torch
@@ -71,15 +72,22 @@ class Run(Protocol):
 
     @property
     def max_iters(self) -> int:
-        """Training iterations of the whole run."""
+        """Training iterations of the whole run; 0 where it has no end."""
 
     @property
     def max_epochs(self) -> int | None:
-        """Epochs of the whole run; None in the iteration-based loop."""
+        """Epochs of the whole run; None in the iteration-based loop, and where it has no end."""
 
     @property
     def iters_per_epoch(self) -> int:
-        """Iterations in one pass over the training data: its batches, or groups of `accumulate` of them."""
+        """Iterations in one pass over the training data: its batches, or groups of `accumulate` of them.
+
+        Where epochs have different lengths: those of the current epoch, between two of the next one.
+        """
+
+    @property
+    def epoch_lengths(self) -> EpochLengths:
+        """Iterations of each epoch: `at(epoch)`; `iterations(epochs)` up to there, and `epochs(iterations)`."""
 
     @property
     def stage(self) -> Stage:

@@ -62,7 +62,7 @@ def progress_bars(state: RunState) -> Iterator[ProgressBar]:
     if not state.run:
         return
     yield _bar_of_run(state)
-    per_epoch = state.run["iters_per_epoch"]
+    per_epoch = state.epoch_lengths.at(max(state.epoch - 1, 0))
     if 0 < per_epoch < state.total_iters:
         yield _bar_of_epoch(state, per_epoch)
     if state.stage in ("val", "test"):
@@ -95,7 +95,7 @@ def _bar_of_run(state: RunState) -> ProgressBar:
 
 
 def _bar_of_epoch(state: RunState, per_epoch: int) -> ProgressBar:
-    before = state.ep * per_epoch
+    before = int(state.epoch_lengths.iterations(state.ep))
     is_over = state.epoch == state.ep and state.it == before  # and the next one has not begun
     if is_over:
         done = per_epoch

@@ -19,6 +19,7 @@ from hookflow.monitor.journal import ERROR_ACTION_LABELS, Entry, Gallery, Journa
 from hookflow.monitor.ranks import NO_PLAN, NO_RUN, RankGroup, RankState
 from hookflow.monitor.series import Best, MetricHistory, Progress, Series, in_order
 from hookflow.numbers import duration, frequency, many, number, one_line, plural, size, span
+from hookflow.pipeline.by_epoch import EpochLengths, recorded_lengths
 
 SET_BACK = 5.0
 """Seconds that a frame must be older than what came before to mean that the clock was set back."""
@@ -255,7 +256,12 @@ class RunState:
         max_iters = self.run.get("max_iters")
         if max_iters:
             return int(max_iters)
-        return self.run.get("max_epochs", 0) * self.run.get("iters_per_epoch", 0)
+        return int(self.epoch_lengths.iterations(self.run.get("max_epochs", 0)))
+
+    @property
+    def epoch_lengths(self) -> EpochLengths:
+        """The iterations of each epoch; 0 where that is not known."""
+        return recorded_lengths(self.run)
 
     @property
     def epoch(self) -> int:
@@ -269,7 +275,7 @@ class RunState:
         """Return the epoch, counted from 1, in which iteration `it` lies, when `ep` epochs were over then."""
         if not self.run:  # the length of an epoch is unknown
             return ep
-        end = self._ends.get(ep, ep * self.run.get("iters_per_epoch", 0))
+        end = self._ends.get(ep, self.epoch_lengths.iterations(ep))
         if it > end:
             return ep + 1
         return ep
@@ -283,9 +289,9 @@ class RunState:
         ends = {0: 0}
         for ep in sorted(self._ends):
             ends[ep] = self._ends[ep]
-        per_epoch = self.run.get("iters_per_epoch", 0)
+        last = max(ends)
+        per_epoch = self.epoch_lengths.at(last)
         if per_epoch:
-            last = max(ends)
             ends[last + 1] = max(ends[last] + per_epoch, self.it)
         return Progress([*ends.values()], [*ends])
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from hookflow.pipeline.by_epoch import CountByEpoch
 from hookflow.pipeline.values import Args, PartName, ValEvery
 
 
@@ -190,8 +191,9 @@ def names_component(key: Sequence[str]) -> bool:
 class LoaderSection(Section):
     """How a data set's examples become batches."""
 
-    batch_size: int | None = Field(default=None, ge=1)
-    """Examples in a batch, of all processes together; required, unless a batch_sampler makes the batches."""
+    batch_size: CountByEpoch | None = Field(default=None, examples=[64, [[0, 64], ["3ep", 256]]])
+    """Examples in a batch, of all processes together; required, unless a batch_sampler makes the batches. For the
+    training also several numbers with the epochs from which they hold."""
     shuffle: bool | None = None
     """Whether each epoch has an order of its own; left out: in training, and where there is no sampler."""
     drop_last: bool = False
@@ -255,6 +257,11 @@ class DataSource(Component):
     val_every: ValEvery | None = Field(default=None, examples=["5ep"])
     """How often to validate on it, as `run.val_every` says it for all; only for a set such as `[data.val.ood]`."""
 
+    @property
+    def changes_batch_size(self) -> bool:
+        """Whether its batches are of another size in later epochs."""
+        return self.loader is not None and self.loader.batch_size is not None and self.loader.batch_size.changes
+
 
 Share = Annotated[int, Field(ge=1)]
 
@@ -284,6 +291,20 @@ class DataSection(Section):
                 message = f"data.{name}: val_every is for one of several sets, [data.val.ood]; for all run.val_every is"
                 raise ValueError(message)
         return self
+
+    @model_validator(mode="after")
+    def _batch_size_changes_in_training(self) -> Self:
+        for name, source in self.sources().items():
+            if not source.changes_batch_size or name == "train":
+                continue
+            only = "a batch_size that changes is for the one training set, [data.train]"
+            raise ValueError(f"data.{name}: {only}; give it one number")
+        return self
+
+    @property
+    def changes_batch_size(self) -> bool:
+        """Whether the batch size of the training changes from one epoch to another."""
+        return any(source.changes_batch_size for source in self.sources(["train"]).values())
 
     _mixes_several = refuses(
         *("mix", "mix_order", "mix_epoch"),

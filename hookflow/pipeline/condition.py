@@ -115,6 +115,8 @@ class Condition:
 
     text: str
     names: frozenset[str] = field(compare=False)
+    facts: frozenset[str] = field(compare=False)
+    """What it asks of the run itself, of `FACTS`."""
     doubt: tuple[str, str] | tuple[()] = field(compare=False)
     _truth: Truth = field(compare=False, repr=False)
 
@@ -157,7 +159,8 @@ def parse_condition(text: str, *, strings: bool = False) -> Condition:
         fact = name.lower().removeprefix("run.")
         if fact in FACTS and fact != name:
             doubt = f'names a scalar called "{name}"', f'did you mean "{fact}"?'
-    return Condition(text, frozenset(reader.names), doubt, truth)
+    facts = reader.bare.intersection(FACTS)
+    return Condition(text, frozenset(reader.names), frozenset(facts), doubt, truth)
 
 
 def _check_length(text: str) -> None:

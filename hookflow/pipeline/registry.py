@@ -170,6 +170,7 @@ WRITERS = Registry(
         "csv": "hookflow.writers:CSVWriter",
         "mlflow": "hookflow.writers:MLflowWriter",
         "tensorboard": "hookflow.writers:TensorBoardWriter",
+        "trackio": "hookflow.writers:TrackioWriter",
         "wandb": "hookflow.writers:WandbWriter",
     },
 )
@@ -186,6 +187,6 @@ def registry_of(key: str) -> Registry | None:
 
 def missing_extra(registry: Registry | None, use: str, where: Where | None) -> Problem | None:
     """Return the problem that a built-in writer needs the package of its own name; None where it is installed."""
-    if registry is not WRITERS or use not in ("mlflow", "tensorboard", "wandb"):
+    if registry is not WRITERS or use not in ("mlflow", "tensorboard", "trackio", "wandb"):
         return None
     return missing_package(f'the writer "{use}"', use, use, where)

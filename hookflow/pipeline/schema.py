@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from hookflow.pipeline.by_epoch import CountByEpoch
 from hookflow.pipeline.components import (
     Component,
     DataSection,
@@ -28,6 +29,7 @@ from hookflow.pipeline.values import (
     BudgetField,
     ConditionField,
     Device,
+    EpochLimit,
     FolderName,
     GroupName,
     HookName,
@@ -49,8 +51,9 @@ class RunSection(Section):
     """Where every random generator starts."""
     fold: int | None = Field(default=None, ge=0, examples=[0])
     """The fold of a cross-validation, counted from 0, for which `${fold}` stands; `[sweep] folds` sets it."""
-    max_epochs: int | None = Field(default=None, ge=1)
-    """The length of the training in passes over the training data; with `max_iters`, what is reached first ends it."""
+    max_epochs: EpochLimit | None = Field(default=None, examples=[8, "inf"])
+    """The length of the training in passes over the training data; with `max_iters`, what is reached first ends it.
+    "inf": until a hook, a command or a signal ends it."""
     max_iters: int | None = Field(default=None, ge=1)
     """The length of the training in iterations; without `max_epochs` that is the iteration-based loop."""
     min_iters: int | None = Field(default=None, ge=1)
@@ -62,8 +65,12 @@ class RunSection(Section):
     `max_epochs`. With 0 the training has no validation."""
     val_at_start: bool = False
     """Whether to validate before the first iteration, too."""
-    accumulate: int = Field(default=1, ge=1)
-    """How many batches an iteration adds up the gradients of, before the optimizer steps."""
+    accumulate: CountByEpoch = Field(default=1, validate_default=True, examples=[4, [[0, 1], ["3ep", 4]]])
+    """How many batches an iteration adds up the gradients of, before the optimizer steps; or several numbers with the
+    epochs from which they hold."""
+    scale_lr: Literal["linear", "sqrt"] | None = Field(default=None, examples=["linear"])
+    """Where the batch size or `accumulate` changes, whether the learning rates change by the same factor ("linear"), or
+    by its square root ("sqrt")."""
     test: bool = False
     """Whether to test once the training has finished, also where a hook has ended it early; it needs `[data.test]`."""
     limit_train: Limit | None = Field(default=None, examples=[100])
@@ -109,6 +116,18 @@ class RunSection(Section):
     """The folder of all runs, relative to the current directory."""
 
     @property
+    def epoch_limit(self) -> int | None:
+        """After how many epochs the training ends; None where they do not end it."""
+        if isinstance(self.max_epochs, int):
+            return self.max_epochs
+        return None
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether neither epochs nor iterations end the training."""
+        return self.epoch_limit is None and self.max_iters is None
+
+    @property
     def validates(self) -> Interval:
         """How often to validate, in whichever unit."""
         return self.interval(self.val_every)
@@ -127,6 +146,10 @@ class RunSection(Section):
         if self.max_epochs is None:
             return "it"
         return "ep"
+
+    def scales_nothing(self, data: DataSection) -> bool:
+        """Whether learning rates are to follow the batch size, and it never changes."""
+        return self.scale_lr is not None and not self.accumulate.changes and not data.changes_batch_size
 
     _nothing_chosen_by_its_speed = refuses(
         "deterministic",
@@ -531,6 +554,16 @@ class Pipeline(Section):
         "sweep",
         where=lambda sweep, before: _is_beyond_folds(sweep, before.get("run")),
         message="run.fold counts from 0, and has to be below sweep.folds",
+    )
+    _same_batches_in_each_epoch = refuses(
+        "data",
+        where=lambda data, before: "run" in before and before["run"].overfit is not None and data.changes_batch_size,
+        message="run.overfit trains on the same batches in each epoch, and batch_size changes; give it one number",
+    )
+    _rate_follows_a_change = refuses(
+        "data",
+        where=lambda data, before: "run" in before and before["run"].scales_nothing(data),
+        message="run.scale_lr is for a batch_size or run.accumulate that changes, and neither does",
     )
     _gathered_weights_serve_training = refuses(
         "distributed",

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, time
 from fractions import Fraction
+from math import inf
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticKnownError
 
 from hookflow.pipeline.amounts import AMOUNT_PATTERN, TRIGGER_PATTERN, Amount, parse_amount, parse_trigger_amount
 from hookflow.pipeline.condition import Condition
@@ -171,6 +173,34 @@ ValEvery = Annotated[
         }
     ),
 ]
+NO_LIMIT = "inf"
+"""The number of epochs of a run without an end."""
+
+
+def _epoch_limit(written: object) -> int | float:
+    """Read a number of epochs: at least 1, or "inf", which TOML has as a number, too."""
+    if written in (NO_LIMIT, inf):
+        return inf
+    if not isinstance(written, int) or isinstance(written, bool):
+        raise PydanticKnownError("int_type")
+    if written < 1:
+        raise PydanticKnownError("greater_than_equal", {"ge": 1})
+    return int(written)  # a reference to the environment is an integer of a class of its own
+
+
+def _epochs_as_toml(limit: int | float | None) -> int | str | None:
+    if isinstance(limit, float):
+        return NO_LIMIT
+    return limit
+
+
+EpochLimit = Annotated[
+    int | float,
+    PlainValidator(_epoch_limit),
+    PlainSerializer(_epochs_as_toml),
+    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": f"^{NO_LIMIT}$"}),
+]
+"""A number of epochs; infinity for a run without an end."""
 Limit = Annotated[
     int | str,
     _as_written(limited_batches, 1),

@@ -89,10 +89,12 @@ def _curve_sheet(columns: Sequence[_RunColumn]) -> CurveSheet:
             of_runs.append(CurveLine(column.letter.lower(), column.heading, points))
         curves.append(Curve(", ".join(key), of_runs))
     left_out = [", ".join(key) for key in ordered[MAX_CHARTS:]]
-    lengths = {state.run.get("iters_per_epoch", 0) for state in states}
+    lengths = {state.epoch_lengths for state in states}
     per_epoch = 0
     if len(lengths) == 1:
-        per_epoch = lengths.pop()
+        shared = lengths.pop()
+        if not shared.changes:
+            per_epoch = shared.at(0)
     return CurveSheet(0, last_iteration(curves), per_epoch, curves, left_out)
 
 

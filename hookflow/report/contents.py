@@ -206,7 +206,9 @@ def _time_note(state: RunState) -> str:
 def _curve_sheet(state: RunState) -> CurveSheet:
     curves, left_out = curves_of_run(state)
     last = max(state.it, last_iteration(curves))
-    per_epoch = state.run.get("iters_per_epoch", 0)
+    per_epoch = 0
+    if not state.epoch_lengths.changes:
+        per_epoch = state.epoch_lengths.at(0)
     return CurveSheet(0, last, per_epoch, curves, left_out, marks_of_run(state))
 
 

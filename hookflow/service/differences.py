@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import unified_diff
 from typing import TYPE_CHECKING, Any
 
+from hookflow.pipeline.load import dump
 from hookflow.pipeline.source_map import as_toml
 
 if TYPE_CHECKING:
@@ -42,6 +44,24 @@ def difference_lines(old: Target, new: Target, result: Difference, code: CodeCom
                 yield from (f"  {line}" for line in shown)
     if code is not None:
         yield from code.lines()
+
+
+def unified_lines(old: Target, new: Target, code: CodeComparison) -> Iterator[str]:
+    """Yield the whole difference of two pipelines and of their code, as `diff -u` prints it."""
+    before = dump(old.loaded.public).splitlines()
+    after = dump(new.loaded.public).splitlines()
+    yield from unified_diff(before, after, old.name, new.name, lineterm="")
+    for change in code.changes:
+        if change.kind == "gone":
+            yield f"Only in {old.name}: {change.path}"
+        elif change.kind == "new":
+            yield f"Only in {new.name}: {change.path}"
+        else:
+            yield f"--- {change.path}"
+            yield f"+++ {change.path}"
+            yield from change.diff
+    for name in code.unknown:
+        yield f"the code of {name} was not recorded"
 
 
 def written(value: Any) -> str:

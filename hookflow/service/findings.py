@@ -471,8 +471,10 @@ def _length(pipeline: Pipeline) -> str:
     """Return how long the run trains, when it validates, and whether it tests."""
     run = pipeline.run
     lengths = []
-    if run.max_epochs:
-        lengths.append(counted(run.max_epochs, "epoch"))
+    if run.is_endless:
+        lengths.append("no limit of epochs")
+    if run.epoch_limit:
+        lengths.append(counted(run.epoch_limit, "epoch"))
     if run.max_iters:
         lengths.append(counted(run.max_iters, "iteration"))
     text = " or ".join(lengths)

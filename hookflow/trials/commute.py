@@ -42,11 +42,12 @@ from hookflow.graph.swaps import (
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.registry import is_built_in
 from hookflow.hooks.spec import find_specs
+from hookflow.pipeline.by_epoch import batches_by_epoch
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.attempt.main import collected_between
 from hookflow.runner.builder.build import build
 from hookflow.runner.data.batches import split_of
-from hookflow.runner.data.source import RepeatedSource, close
+from hookflow.runner.data.source import RepeatedSource, Source, close
 from hookflow.runner.device.precision import explain_oom, torch_settings
 from hookflow.runner.device.random_state import random_state
 from hookflow.runner.iteration.run import Run
@@ -229,6 +230,10 @@ class TrialTrace:
 class FewBatches(RepeatedSource):
     """The first batches of a source, fetched once; an epoch keeps its length."""
 
+    def __init__(self, source: Source, batches: int, key: str, seed: int) -> None:
+        super().__init__(source, batches, key, seed)
+        self.batches_by_epoch = batches_by_epoch(source)
+
     def __len__(self) -> int:
         return self.whole
 
@@ -323,7 +328,7 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
     run = loaded.pipeline.run
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, _discard):
         whole = build(loaded, plan, base, _discard).data
-        most_batches = {"train": TRIAL_ITERS * run.accumulate, "val": TRIAL_BATCHES, "test": TRIAL_BATCHES}
+        most_batches = {"train": TRIAL_ITERS * run.accumulate.most, "val": TRIAL_BATCHES, "test": TRIAL_BATCHES}
         data = {}
         for name, source in whole.items():
             num_batches = min(most_batches[split_of(name)], len(source))

@@ -242,7 +242,7 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
         parts = shortened(build(loaded, plan, base, say), TRIAL_BATCHES, "--observe")
         observer = HookObserver(plan, parts)
-        epochs = min(TRIAL_EPOCHS, run.max_epochs or TRIAL_EPOCHS)
+        epochs = min(TRIAL_EPOCHS, run.epoch_limit or TRIAL_EPOCHS)
 
         def train(trainer: Trainer, store: CheckpointStore) -> int:
             trainer.train_once(store, test=run.test, epochs=epochs, iters=TRIAL_ITERS)
@@ -268,7 +268,7 @@ def copies_made(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]
     """
     run = loaded.pipeline.run
     plan = without_amounts(plan)
-    queue = TRIAL_ITERS * TRIAL_BATCHES * run.accumulate  # no firing waits for another one
+    queue = TRIAL_ITERS * TRIAL_BATCHES * run.accumulate.most  # no firing waits for another one
     hooks = []
     for hook in plan.hooks:
         if hook.queue:

@@ -179,6 +179,24 @@ def test_compare_shows_the_code_that_differs(project: Path) -> None:
     hookflow_here("compare", "p.toml", first.id, cwd=project, code=1)
 
 
+def test_the_whole_difference_is_one_that_git_applies(project: Path, tmp_path: Path) -> None:
+    """Of the pipeline as of the code, which has more lines than the plain comparison shows."""
+    longer = "".join(f"# line {k}\n" for k in range(60))
+    first = trained(project)
+    (project / "scale.py").write_text(f"{longer}FACTOR = 3.0\n")
+    other = trained(project, "--set", "optimizer.args.lr=0.2")
+    arguments = ("compare", first.id, other.id)
+    shown = hookflow_here(*arguments, "--format", "diff", cwd=project, code=1).stdout
+    assert "# line 59" not in hookflow_here(*arguments, cwd=project, code=1).stdout
+    assert "-lr = 0.1\n+lr = 0.2\n" in shown
+    (tmp_path / "scale.py").write_text("FACTOR = 1.0\n")
+    of_code = shown[shown.index("--- scale.py") :]
+    subprocess.run(["git", "apply", "-p0"], input=of_code, cwd=tmp_path, check=True, text=True, capture_output=True)
+    assert (tmp_path / "scale.py").read_text() == f"{longer}FACTOR = 3.0\n"
+    (project / "scale.py").write_text("FACTOR = 1.0\n")
+    assert hookflow_here("compare", "p.toml", first.id, "--format", "diff", cwd=project, code=0).stdout == ""
+
+
 def test_compare_of_a_run_without_code_says_so(project: Path) -> None:
     first = trained(project)
     other = trained(project)

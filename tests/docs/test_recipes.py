@@ -17,13 +17,14 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.checkpoint_files import read_weights
 from tests.conftest import TESTS, NewRun, Trained, hookflow_here, records, run_here
 from tests.conftest import hookflow as command
-from tests.runner.same import logged
+from tests.runner.same import final_state, logged
 
 RECIPES = sorted((TESTS.parent / "docs" / "how-to" / "recipes").glob("*.md"))
 FILE = re.compile(r"^```\w+\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^    hookflow (.*)$", re.MULTILINE)
 
 METRICS = {
+    "batch-size": {"loss", "accuracy"},
     "diffusion": {"loss"},
     "distillation": {"loss", "soft", "accuracy"},
     "gan": {"real_score"},
@@ -101,6 +102,19 @@ def test_the_table_of_a_cross_validation_is_that_of_its_runs(tmp_path: Path) -> 
     for values in (best, last):
         expected.append(f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.2g} (n = 3)")
     assert rows[begin + 4] == expected
+
+
+def test_the_batch_size_grows_as_its_page_says(tmp_path: Path) -> None:
+    check_recipe("batch-size", tmp_path)
+    run = hookflow.runs(tmp_path / "runs")[0]
+    run_dir = RunDir(run.dir)
+    (began,) = records(run_dir, "run")
+    assert began["max_iters"] == 3 * 16 + 8 + 4 == 60
+    state: Any = final_state(run_dir)
+    assert state["position"]["iter"] == 60
+    assert state["optimizer"]["param_groups"][0]["lr"] == pytest.approx(0.2)
+    said = [str(record["text"]) for record in records(run_dir, "message")]
+    assert "examples of an optimizer step: 32, 64 after 3 epochs, 128 after 4 epochs" in said
 
 
 def test_no_recipe_is_left_out() -> None:

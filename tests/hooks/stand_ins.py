@@ -11,6 +11,7 @@ from torch import nn
 from hookflow.errors import UserError
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.by_epoch import EpochLengths
 from hookflow.pipeline.load import Loaded, parse
 from tests.support.built_in_hooks import SAMPLES, inline
 
@@ -36,6 +37,7 @@ class StandIn(SimpleNamespace):
                 "epoch": 0,
                 "max_iters": 20,
                 "iters_per_epoch": 5,
+                "epoch_lengths": EpochLengths.constant(other.get("iters_per_epoch", 5)),
                 "world": 1,
                 "rank": 0,
                 "repeats": False,

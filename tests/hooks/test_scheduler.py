@@ -27,6 +27,7 @@ from torch.optim.swa_utils import SWALR
 from hookflow.errors import UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.scheduler import Scheduler
+from hookflow.pipeline.by_epoch import EpochLengths
 from tests.conftest import Trained, records
 from tests.support import schedulers
 from tests.support.schedulers import EACH, ITERS, PER_EPOCH, Decay
@@ -70,6 +71,7 @@ def run_of(optimizer: Optimizer) -> Any:
         epoch=0,
         max_iters=ITERS,
         iters_per_epoch=PER_EPOCH,
+        epoch_lengths=EpochLengths.constant(PER_EPOCH),
         optimizer=optimizer,
         data={},
         metric=metrics.__getitem__,

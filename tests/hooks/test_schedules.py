@@ -12,6 +12,7 @@ from hookflow.errors import UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.schedules import LRSchedule, ParamSchedule
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.by_epoch import EpochLengths
 from hookflow.pipeline.load import load
 from hookflow.runner.process.launch import stage_resume
 from tests.conftest import TOY, Train, Trained, hookflow_here, records
@@ -28,7 +29,7 @@ def rates(schedule: LRSchedule, *iters: int) -> list[float]:
     optimizers = {"optimizer": SimpleNamespace(param_groups=[group])}
     result = []
     for it in iters:
-        run: Any = SimpleNamespace(iter=it, max_iters=40, iters_per_epoch=8, optimizers=optimizers)
+        run: Any = SimpleNamespace(iter=it, max_iters=40, epoch_lengths=EpochLengths.constant(8), optimizers=optimizers)
         schedule.before_train_iter(run)
         result.append(group["lr"])
     return result

@@ -15,6 +15,7 @@ from hookflow.events.now import NOWHERE
 from hookflow.events.packing import bin_of
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS, Point
+from hookflow.pipeline.by_epoch import EpochLengths
 from hookflow.runner.dispatch import dispatcher
 from hookflow.runner.dispatch import engine as engine_module
 from hookflow.runner.dispatch.dispatcher import CurrentHook, Dispatcher
@@ -230,7 +231,7 @@ class Recording:
 def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
     """Walk through a run of these hooks, and return everything that can be seen of it."""
     state, timeline, notes, reported = RunState(), Timeline(), [], []
-    state.set_length(None, ITERS, 4)
+    state.set_length(None, ITERS, EpochLengths.constant(4))
     names = [f"h{k}" for k in range(len(said))]
     planned = tuple(
         PlannedHook(name, "", {}, "normal", "", "", hook["on_error"]) for name, hook in zip(names, said, strict=True)

@@ -16,6 +16,7 @@ from hookflow.graph.plan import Trigger as Written
 from hookflow.graph.points import POINTS
 from hookflow.graph.schedule import Length, forecast
 from hookflow.hooks.base import Hook
+from hookflow.pipeline.by_epoch import EpochLengths
 from hookflow.pipeline.values import Interval
 from hookflow.runner.dispatch.triggers import ScheduledTrigger, ThrottledTrigger
 from hookflow.runner.process.state import all_iterations
@@ -30,6 +31,10 @@ class Place:
     max_iters: int = 40
     iters_per_epoch: int = 10
     now: float = 100.0
+
+    @property
+    def epoch_lengths(self) -> EpochLengths:
+        return EpochLengths.constant(self.iters_per_epoch)
 
     def seconds(self) -> float:
         return self.now
@@ -124,7 +129,8 @@ class Walk:
 
     def __post_init__(self) -> None:
         self.iters_per_epoch = self.length.iters_per_epoch or 1
-        self.max_iters = all_iterations(self.length.max_epochs, self.length.max_iters, self.iters_per_epoch)
+        self.epoch_lengths = EpochLengths.constant(self.iters_per_epoch)
+        self.max_iters = all_iterations(self.length.max_epochs, self.length.max_iters, self.epoch_lengths)
 
     def seconds(self) -> float:
         return self.ticks * 0.7

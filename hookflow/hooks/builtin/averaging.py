@@ -23,6 +23,7 @@ from hookflow.hooks.tensors import evaluating, local, named_parameters, on_devic
 from hookflow.hooks.weight_average import WeightAverageHook
 from hookflow.metric_mode import MODE_MEANING, Mode
 from hookflow.numbers import counted
+from hookflow.pipeline.by_epoch import batches_by_epoch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -493,7 +494,7 @@ class PreciseBN(Hook):
         if not norms or "train" not in run.data:  # `hookflow val` has those that the checkpoint holds
             return
         source = run.data["train"]
-        is_within_epoch = run.batch_idx % len(source) > 0 and run.iter < run.max_iters
+        is_within_epoch = run.batch_idx % batches_by_epoch(source).at(run.epoch) > 0 and run.iter != run.max_iters
         train_sets = {"train": source}
         if hasattr(source, "state_dict"):  # one that repeats a few batches has none, and reads no set again
             train_sets = getattr(source, "sets", train_sets)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.builtin.schedules import Progress, iterations
+from hookflow.hooks.builtin.schedules import ENDLESS, Progress, iterations
 from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.parameter_notes import notes_of
 from hookflow.hooks.tensors import is_sharded, matches, matching, named_parameters, require_matches
@@ -62,7 +62,7 @@ class Freeze(Hook):
     def before_train(self, run: Run) -> None:
         self.first = iterations(self.begin, run)
         if self.end is None:
-            self.last = run.max_iters
+            self.last = run.max_iters or ENDLESS
         else:
             self.last = iterations(self.end, run)
         self.alone = run.world == 1

@@ -268,7 +268,9 @@ class Throughput(Hook):
                 raise UserError(Problem(f"{item} needs {other} too", hint="mfu is computed from both"))
 
     def before_train(self, run: Run) -> None:
-        self.least = min(self.window, max(run.max_iters - run.iter, 1))
+        self.least = self.window
+        if run.max_iters:
+            self.least = min(self.window, max(run.max_iters - run.iter, 1))
         self.restart(run)
 
     def restart(self, run: Run) -> None:

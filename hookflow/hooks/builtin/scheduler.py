@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.arguments import find_class, with_functions
-from hookflow.hooks.builtin.schedules import PROGRESS, set_rate
+from hookflow.hooks.builtin.schedules import ENDLESS, PROGRESS, set_rate
 from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.monitored import latest, monitored_mode
 from hookflow.hooks.rate_schedule import RateScheduleHook
@@ -97,20 +97,29 @@ def lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
 
     Shares of the run are rounded. Raises UserError when nothing of the run is left for the last one.
     """
-    if per == "iter":
+    if run.max_iters == 0:
+        whole = ENDLESS
+    elif per == "iter":
         whole = run.max_iters
     else:
-        whole = ceil(run.max_iters / run.iters_per_epoch)
+        whole = ceil(run.epoch_lengths.epochs(run.max_iters))
     result: list[int] = []
     for link in chain:
         if link.length is None:
             result.append(whole - sum(result))
             continue
         amount = parse_amount(link.length)
+        if amount.unit == "%" and whole == ENDLESS:
+            message = f'{link.use} has a length of "{link.length}", and run.max_epochs = "inf" gives the run no end'
+            raise UserError(Problem(message, hint='write it in epochs or iterations: "2ep", 100'))
         if amount.unit == "%":
             result.append(max(1, round(whole * amount.value / 100)))
+        elif amount.unit == "ep" and per == "iter":
+            begin = sum(result)
+            end = run.epoch_lengths.iterations(run.epoch_lengths.epochs(begin) + amount.value)
+            result.append(round(end) - begin)
         else:
-            result.append(int(amount.value) * (run.iters_per_epoch if amount.unit == "ep" and per == "iter" else 1))
+            result.append(int(amount.value))
     if result[-1] < 1:
         unit = "epochs"
         if per == "iter":
@@ -276,6 +285,9 @@ class Scheduler(RateScheduleHook):
             is_given = name in args or (name == "total_steps" and "epochs" in args)
             if name in takes and not is_given:
                 derived[name] = steps
+        if derived and steps >= ENDLESS:
+            message = f'{self.links[k].use} needs {" and ".join(derived)}: run.max_epochs = "inf" gives the run no end'
+            raise UserError(Problem(message, hint=f"give it in its args, or a length to {self.links[k].use}"))
         args |= derived
         self.derived.append(derived)
         use = self.links[k].use

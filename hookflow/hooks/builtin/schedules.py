@@ -30,6 +30,10 @@ PROGRESS: tuple[Unit, ...] = ("", "it", "ep", "%")
 """The units of how far the training is."""
 
 
+ENDLESS = 10**12
+"""Iterations that no run reaches, where it has no end."""
+
+
 def _counted(written: Any) -> Any:
     if isinstance(written, int) and not isinstance(written, bool) and written == 0:
         return written
@@ -42,8 +46,21 @@ Progress = Annotated[int | str, BeforeValidator(_counted)]
 
 
 def iterations(progress: int | str, run: Run) -> int:
-    """Return how many iterations of this run an amount is. Shares are rounded."""
-    return round(share_of(progress, run) * run.max_iters)
+    """Return how many iterations of this run an amount is. Shares are rounded.
+
+    Raises UserError for a share of a run without an end.
+    """
+    if progress == 0:
+        return 0
+    amount = parse_amount(progress)
+    if amount.unit == "%" and run.max_iters == 0:
+        message = f'"{progress}" is a share of the run, and run.max_epochs = "inf" gives it no end'
+        raise UserError(Problem(message, hint='write it in epochs or iterations: "2ep", 100'))
+    if amount.unit == "%":
+        return round(amount.value / 100 * run.max_iters)
+    if amount.unit == "ep":
+        return round(run.epoch_lengths.iterations(amount.value))
+    return int(amount.value)
 
 
 def share_of(progress: int | str, run: Run) -> Fraction:
@@ -53,7 +70,10 @@ def share_of(progress: int | str, run: Run) -> Fraction:
     amount = parse_amount(progress)
     if amount.unit == "%":
         return amount.value / 100
-    return amount.value * (run.iters_per_epoch if amount.unit == "ep" else 1) / run.max_iters
+    done = amount.value
+    if amount.unit == "ep":
+        done = Fraction(run.epoch_lengths.iterations(amount.value))
+    return done / run.max_iters
 
 
 def at_iterations(name: str, values: Sequence[tuple[int | str, Value]], run: Run) -> list[tuple[int, Value]]:
@@ -94,6 +114,7 @@ class LRSchedule(Hook):
     their own.
     """
 
+    capabilities = HookCapabilities(needs_length=True)
     reads = ("optimizer",)
     writes = ("lr",)
 
@@ -268,7 +289,7 @@ class AccumulationSchedule(Hook):
         if getattr(run.task, "steps_itself", False):
             message = "accumulation_schedule says when the optimizer steps, and this task steps it itself"
             raise UserError(Problem(message))
-        if run.iters_per_epoch != len(run.data["train"]):
+        if run.epoch_lengths.at(0) != len(run.data["train"]):
             message = "accumulation_schedule and run.accumulate both say on how many batches the optimizer steps"
             raise UserError(Problem(message, hint="keep one of them"))
         self.places = at_iterations("batches", self.batches, run)
@@ -277,8 +298,10 @@ class AccumulationSchedule(Hook):
         if self.left == 0:
             self.left = int(value_at(run.iter, [(0, 1), *self.places], "constant"))
         in_epoch = run.iters_per_epoch - run.batch_idx
-        in_run = run.max_iters - run.iter
-        self.left = max(min(self.left, in_epoch, in_run), 1)  # a run that is resumed may be shorter by now
+        self.left = min(self.left, in_epoch)
+        if run.max_iters:
+            self.left = min(self.left, run.max_iters - run.iter)
+        self.left = max(self.left, 1)  # a run that is resumed may be shorter by now
         run.accumulate(self.left, step=self.left == 1)
         self.left -= 1
 
@@ -344,7 +367,7 @@ class LRFinder(Hook):
             raise ValueError("start must be below end")
 
     def before_train(self, run: Run) -> None:
-        if run.max_iters < self.iters:
+        if 0 < run.max_iters < self.iters:
             message = f"lr_finder sweeps over {self.iters} iterations, and the run has only {run.max_iters}"
             raise UserError(Problem(message, hint="let it sweep over fewer (iters), or the run be longer"))
         if not self.steps:

@@ -373,7 +373,7 @@ def _record_start(
     resumed_from = None
     if not origin.parent:
         resumed_from = origin.checkpoint
-    iters_per_epoch = parts.iters_per_epoch
+    lengths = parts.epoch_lengths
     modes: dict[str, Mode] = {}
     frozen: list[str] = []
     for each in parts.capabilities.values():
@@ -398,9 +398,10 @@ def _record_start(
         seed=parts.section.seed,
         data={split: source.info for split, source in parts.data.items()},
         limited=parts.limited,
-        max_epochs=parts.section.max_epochs or 0,
-        max_iters=all_iterations(parts.section.max_epochs, parts.section.max_iters, iters_per_epoch),
-        iters_per_epoch=iters_per_epoch,
+        max_epochs=parts.section.epoch_limit or 0,
+        max_iters=all_iterations(parts.section.epoch_limit, parts.section.max_iters, lengths),
+        iters_per_epoch=lengths.at(0),
+        epoch_lengths=[list(stage) for stage in lengths.stages] if lengths.changes else [],
         modes=modes,
         resumed_from=resumed_from and resumed_from.name,
         forked_from=str(origin.parent) if origin.parent else None,

@@ -409,7 +409,7 @@ class ComponentBuilder:
         else:
             task = FunctionTask(partial(make, **args))
         data = self.pipeline.data
-        if steps_itself(task) and self.pipeline.run.accumulate > 1:
+        if steps_itself(task) and self.pipeline.run.accumulate.most > 1:
             message = "run.accumulate says when the optimizers step, and this task steps them itself"
             raise UserError(Problem(message, self.places.of("run.accumulate")))
         if data.mix_order == "together":

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,15 @@ from hookflow.events.records import Layer
 from hookflow.hooks.arguments import wrong_component
 from hookflow.hooks.capabilities import HookCapabilities, SavedCheckpoints
 from hookflow.hooks.tensors import matching, named_parameters
+from hookflow.numbers import counted
 from hookflow.pipeline.attached import no_loop
+from hookflow.pipeline.by_epoch import ByEpoch, EpochLengths, batches_by_epoch, first_epochs
 from hookflow.pipeline.load import Loaded, components, wrong_parts
 from hookflow.pipeline.registry import missing_extra, registry_of
 from hookflow.pipeline.schema import RunSection
 from hookflow.pipeline.use import refer
 from hookflow.pipeline.values import Interval
+from hookflow.runner.data.batches import batch_size_in
 from hookflow.runner.data.source import LimitedSource
 from hookflow.runner.distributed.parallel import ParallelStrategy
 from hookflow.runner.distributed.rendezvous import RankLayout
@@ -171,31 +173,46 @@ class RunComponents:
             info = self.data["train"].info
         else:
             info = {}
-        accumulate = self.section.accumulate
+        accumulates = self.section.accumulate
+        accumulate = accumulates.at(0)
         world = self.data_ranks.world
         together = "ranks"
         if world < self.ranks.world:
             together = f"groups of {self.ranks.world // world} ranks"
-        if not info.get("batch_size") or accumulate == world == 1:
+        if not info.get("batch_size") or (accumulates.most == world == 1 and not self.batches_by_epoch.changes):
             return ""
+        if self.examples_by_epoch.changes:
+            first, *later = self.examples_by_epoch.stages
+            changes = [f"{examples:,} after {counted(epoch, 'epoch')}" for epoch, examples in later]
+            return f"examples of an optimizer step: {', '.join([f'{first[1]:,}', *changes])}"
         step = info["batch_size"] * accumulate
         factors = f" × accumulate {accumulate} = {step:,}" * (accumulate > 1)
         shared = f", {step / world:g} on each of {world} {together}" * (world > 1)
-        rest = min(info["examples"], info["batch_size"] * self.batches_per_epoch) % step
+        rest = min(info["examples"], info["batch_size"] * self.batches_by_epoch.at(0)) % step
         last = f"; the last of an epoch has {rest:,}" * bool(rest)
         return f"examples of an optimizer step: {info['batch_size']:,}{factors}{shared}{last}"
 
     @property
-    def iters_per_epoch(self) -> int:
-        """The iterations of an epoch, of which the last one may have fewer batches than `accumulate`."""
-        return ceil(self.batches_per_epoch / self.section.accumulate)
+    def examples_by_epoch(self) -> ByEpoch:
+        """The examples of an optimizer step in each epoch, of all ranks; 0 where batches are of unknown sizes."""
+        accumulate = self.section.accumulate
+        train = self.data["train"]
+        stages = []
+        for first in first_epochs(self.batches_by_epoch, accumulate):
+            stages.append((first, batch_size_in(train, first) * accumulate.at(first)))
+        return ByEpoch(tuple(stages))
 
     @property
-    def batches_per_epoch(self) -> int:
-        """The batches of an epoch; 0 where the data for training have not been asked for."""
+    def epoch_lengths(self) -> EpochLengths:
+        """The iterations of each epoch, of which the last one may have fewer batches than `accumulate`."""
+        return EpochLengths.of(self.batches_by_epoch, self.section.accumulate)
+
+    @property
+    def batches_by_epoch(self) -> ByEpoch:
+        """The batches of each epoch; 0 where the data for training have not been asked for."""
         if "train" in self.data:
-            return len(self.data["train"])
-        return 0
+            return batches_by_epoch(self.data["train"])
+        return ByEpoch.constant(0)
 
 
 def layers(model: nn.Module, frozen: Sequence[str] = ()) -> Iterator[Layer]:

@@ -131,6 +131,15 @@ class SizedSource:
             say(f"{self.info['name']} has {keeps}. Let a sampler draw as many from all", "warn")
 
 
+def batch_size_in(source: Any, epoch: int) -> int:
+    """Return the examples of a batch of an epoch on all ranks; 0 where that is not known, or varies in it."""
+    by_epoch: Callable[[int], int] | None = getattr(source, "batch_size_in", None)
+    if by_epoch is not None:
+        return by_epoch(epoch)
+    size: int = source.info["batch_size"]
+    return size
+
+
 class OverLoader(SizedSource):
     """A source out of a `loader` of batches, whose dataset and sampler are its own; None where it has none."""
 

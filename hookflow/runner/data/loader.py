@@ -20,7 +20,7 @@ from hookflow.runner.data.batches import (
     prefetch,
     tensors,
 )
-from hookflow.runner.data.loader_parts import BatchSampler, GivenBatches, LoaderParts
+from hookflow.runner.data.loader_parts import BatchSampler, ChangingBatchSampler, GivenBatches, LoaderParts
 from hookflow.runner.data.own_generators import warn_of_copies
 from hookflow.runner.data.workers import (
     REMEDIES,
@@ -64,6 +64,9 @@ class _ByIndex(SizedSource):
         self.global_batch_size = sampler.global_batch_size
         if isinstance(sampler, GivenBatches):
             self.global_batch_sizes = sampler.global_batch_sizes
+        if isinstance(sampler, ChangingBatchSampler):
+            self.batches_by_epoch = sampler.batches_by_epoch
+            self.batch_size_in = sampler.batch_size_in
         samplers = {}
         if sampler.drawn:
             samplers = sampler.drawn.samplers
@@ -144,7 +147,7 @@ class _BatchKeys:
         self.epoch = self.start = 0
 
     def __len__(self) -> int:
-        return len(self.sampler) - self.start
+        return self.sampler.batches_in(self.epoch) - self.start
 
     def __iter__(self) -> Iterator[Key]:
         """Yield the keys. The order is drawn with the first one: PyTorch begins a first epoch with workers twice."""

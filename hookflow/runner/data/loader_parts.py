@@ -15,6 +15,8 @@ from torch.utils.data import default_collate
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
 from hookflow.hooks.arguments import cannot_take, parameters_of, wrong_arguments
+from hookflow.numbers import counted
+from hookflow.pipeline.by_epoch import ByEpoch
 from hookflow.pipeline.components import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.use import refer
@@ -78,12 +80,18 @@ class LoaderParts:
         if drawn and self.batch_sampler:
             sampler = GivenBatches(drawn, self.section.batches, several=self.shuffle, **ranks)
         else:
-            options = self.section.model_dump(include={"batch_size", "drop_last", "batches"})
-            sampler = BatchSampler(len(data), shuffle=self.shuffle, seed=context.seed, drawn=drawn, **options, **ranks)
+            sizes = self.section.batch_size
+            assert sizes is not None, "without a batch_sampler the section has one"
+            options = {**self.section.model_dump(include={"drop_last", "batches"}), **ranks}
+            options |= {"shuffle": self.shuffle, "seed": context.seed, "drawn": drawn}
+            if sizes.changes:
+                sampler = ChangingBatchSampler(len(data), sizes, **options)
+            else:
+                sampler = BatchSampler(len(data), sizes.at(0), **options)
         if sampler.examples < context.world and self.batch_sampler is None:
             message = f"{sampler.examples} examples cannot be sharded across {context.world} ranks: each needs one"
             raise UserError(Problem(message, self.place("batch_size")))
-        if len(sampler) > sampler.available:
+        if self.section.batches is not None and len(sampler) > sampler.available:
             message = f"an epoch of this dataset has {sampler.available} batches, and not {len(sampler)}"
             raise UserError(Problem(message, self.place("batches"), "leave it out to take all of them"))
         return sampler
@@ -135,9 +143,12 @@ def loader_parts(
             result[name] = _made(name, part, shown[name], make, place, context.seed)
         except UserError as error:
             problems += error.problems
-    if section.batch_size is not None and section.batch_size < context.world:
+    least = None
+    if section.batch_size is not None:
+        least = min(section.batch_size.values)
+    if least is not None and least < context.world:
         ranks = f"{context.world} ranks: each needs an example"
-        message = f"batches of {section.batch_size} cannot be sharded across {ranks}"
+        message = f"batches of {least} cannot be sharded across {ranks}"
         problems.append(Problem(message, place("batch_size"), "batch_size counts the examples of all of them together"))
     if problems:
         raise UserError(problems)
@@ -275,6 +286,10 @@ class BatchSampler(BatchSharding):
     def __len__(self) -> int:
         return self._taken
 
+    def batches_in(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
+        return len(self)
+
     def indices(self, epoch: int) -> Tensor:
         """Return the indices of all examples, int64 (examples,), in the order of the epoch."""
         if self.drawn:
@@ -297,6 +312,59 @@ class BatchSampler(BatchSharding):
         """Return the indices of this rank's examples in each batch of the epoch, from batch `start` on."""
         order = self.indices(epoch).to(device)
         return (self.shard(order, index) for index in range(start, len(self)))
+
+
+class ChangingBatchSampler(BatchSampler):
+    """A batch sampler whose batches have another size from some epochs on.
+
+    The order of an epoch does not depend on its batch size. `len` and `describe` are of the first epoch.
+    """
+
+    def __init__(
+        self, examples: int, sizes: ByEpoch, *, drop_last: bool, rank: int = 0, world: int = 1, **options: Any
+    ) -> None:
+        self._sizes = sizes
+        sharding: dict[str, Any] = {"drop_last": drop_last, "rank": rank, "world": world}
+        super().__init__(examples, sizes.at(0), **options, **sharding)
+        self._shardings = {size: BatchSharding(self.examples, size, **sharding) for size in sizes.values}
+        self._current = self._sharding_of(0)
+        self.available = min(map(len, self._shardings.values()))
+        if options.get("batches") is None:
+            self.batches_by_epoch = sizes.mapped(lambda size: len(self._shardings[size]))
+        else:
+            self.batches_by_epoch = ByEpoch.constant(len(self))
+
+    def batch_size_in(self, epoch: int) -> int:
+        """Return the examples of a batch of an epoch, of all ranks together."""
+        return self._sizes.at(epoch)
+
+    def batches_in(self, epoch: int) -> int:
+        return self.batches_by_epoch.at(epoch)
+
+    def begin(self, epoch: int, start: int) -> None:
+        super().begin(epoch, start)
+        self._current = self._sharding_of(epoch)
+
+    def batch_size(self, index: int) -> int:
+        """Return how many examples this rank has in the batch at `index` of the epoch that has begun."""
+        return self._current.batch_size(index)
+
+    def global_batch_size(self, index: int) -> int:
+        """Return how many examples all ranks together have in the batch at `index` of the epoch that has begun."""
+        return self._current.global_batch_size(index)
+
+    def batches(self, epoch: int, start: int = 0, device: torch.device | None = None) -> Iterator[Tensor]:
+        order = self.indices(epoch).to(device)
+        sharding = self._sharding_of(epoch)
+        return (sharding.shard(order, index) for index in range(start, self.batches_in(epoch)))
+
+    def describe(self, name: str, note: str, *, synthetic: bool) -> DataInfo:
+        changes = [f"{size} after {counted(first, 'epoch')}" for first, size in self._sizes.stages[1:]]
+        described = f"batches of {', '.join(changes)}"
+        return super().describe(name, "; ".join(filter(None, (described, note))), synthetic=synthetic)
+
+    def _sharding_of(self, epoch: int) -> BatchSharding:
+        return self._shardings[self._sizes.at(epoch)]
 
 
 class DrawnSampler:
@@ -374,6 +442,10 @@ class GivenBatches:
         if self._taken is None:
             return self.available
         return self._taken
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
+        return len(self)
 
     def begin(self, epoch: int, start: int) -> None:
         """Take on the sizes of an epoch's batches. A sampler with a state may draw others than before."""

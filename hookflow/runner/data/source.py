@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
 from hookflow.numbers import counted
+from hookflow.pipeline.by_epoch import ByEpoch, batches_by_epoch, parse_counts
 from hookflow.pipeline.components import DataSection
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.values import limited_batches
@@ -50,14 +52,14 @@ class Source(Protocol):
     Two more methods are optional. They are called with the index of the latest batch in the epoch.
     `batch_size(index)` returns the number of its examples on this rank; without it, the size is read off the tensors
     (`hookflow.runner.data.batches.size_of`). `global_batch_size(index)` returns the examples of all ranks; without
-    it, the ranks sum their sizes.
+    it, the ranks sum their sizes. One whose epochs have different lengths has the attribute `batches_by_epoch`.
     """
 
     info: DataInfo
     """A description of the data, shown by the dashboard and the commands."""
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch: the same in every epoch, at least one."""
+        """Return the number of batches of an epoch, at least one; of the first, where `batches_by_epoch` is there."""
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the run's device.
@@ -383,18 +385,25 @@ def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., Non
         name = split_of(split)
         written = getattr(run, f"limit_{name}")
         key = f"run.limit_{name}"
-        if written is not None and (batches := limited_batches(written, len(source))) < len(source):
-            result[split] = LimitedSource(source, batches, key)
-            say(f"{key}: {batches} of {len(source)} batches of {called(split)} are used", "warn")
+        if written is None:
+            continue
+        whole = batches_by_epoch(source)
+        limited = whole.mapped(partial(limited_batches, written))
+        if limited != whole:
+            result[split] = LimitedSource(source, limited, key)
+            say(f"{key}: {limited.at(0)} of {len(source)} batches of {called(split)} are used", "warn")
     if run.overfit is not None and "train" in data:
-        whole = len(data["train"])
-        batches = limited_batches(run.overfit, whole)
+        num_batches = len(data["train"])
+        batches = limited_batches(run.overfit, num_batches)
         result["train"] = same = RepeatedSource(data["train"], batches, "run.overfit", run.seed)
         validation = sets_of("val", data)
         result |= dict.fromkeys(validation, same)
         validates = " and validates" * bool(validation)
         made = _order_when_repeated(pipeline.data)
-        say(f"run.overfit: trains{validates} on the same {len(same)} of {whole} batches in each epoch, {made}", "warn")
+        say(
+            f"run.overfit: trains{validates} on the same {len(same)} of {num_batches} batches in each epoch, {made}",
+            "warn",
+        )
     return result
 
 
@@ -419,14 +428,16 @@ class LimitedSource(SizedSource):
     continues after them.
     """
 
-    _own = frozenset({"_source", "whole", "info", "_compared"})
+    _own = frozenset({"_source", "whole", "info", "_compared", "batches_by_epoch"})
     """The attributes that are not the source's."""
 
-    def __init__(self, source: Source, batches: int, key: str) -> None:
+    def __init__(self, source: Source, limit: int | ByEpoch, key: str) -> None:
         """`key` names the setting that limits the source, e.g. "run.limit_train"."""
         self._source = source
         self.whole = len(source)
         """The batches of an epoch without the limit."""
+        self.batches_by_epoch = parse_counts(limit)
+        batches = self.batches_by_epoch.at(0)
         info = source.info
         note = f"{key}: {batches} of {self.whole} batches"
         self.info = {
@@ -448,8 +459,9 @@ class LimitedSource(SizedSource):
             setattr(self._source, name, value)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        if start < self.info["batches"]:
-            yield from islice(self._source.epoch(epoch, start), self.info["batches"] - start)
+        left = self.batches_by_epoch.at(epoch) - start
+        if left > 0:
+            yield from islice(self._source.epoch(epoch, start), left)
 
 
 class RepeatedSource(LimitedSource):

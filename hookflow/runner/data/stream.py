@@ -569,11 +569,14 @@ class StreamSource(Stateful):
         if not hasattr(self.dataset, "__len__"):
             return
         section = self._parts.section
+        batch_size = 1
+        if section.batch_size is not None:
+            batch_size = section.batch_size.at(0)
         promised = len(self.dataset)
         given = self._given
         left_out = 1  # a worker's last group of fewer examples
         if section.drop_last:
-            left_out = (section.batch_size or 1) // (self._context.world // self._world)
+            left_out = batch_size // (self._context.world // self._world)
         elif not self._evaluates:
             left_out = self._world
         least = promised - max(section.workers, 1) * (left_out - 1)
@@ -614,7 +617,9 @@ def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> StreamS
     """
     section = parts.section
     world = parts.context.world
-    size = section.batch_size or world  # without one there is a batch_sampler, which is refused
+    size = world  # without a batch size there is a batch_sampler, which is refused
+    if section.batch_size is not None:
+        size = section.batch_size.at(0)
     problems = [
         Problem(f"{key} needs a dataset with __getitem__ and __len__; this one is iterable", parts.place(key))
         for key in ("shuffle", "sampler", "batch_sampler", "on_device")
@@ -623,6 +628,9 @@ def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> StreamS
     if section.batches is None and not hasattr(data, "__len__"):
         message = f"{type(data).__name__} has no length, so it is not known how many batches make an epoch"
         problems.append(Problem(message, parts.place("batch_size"), "say it: loader = { …, batches = 1000 }"))
+    if section.batch_size is not None and section.batch_size.changes:
+        message = "a batch_size that changes needs a dataset with __getitem__ and __len__; this one is iterable"
+        problems.append(Problem(message, parts.place("batch_size"), "give it one number"))
     if size % world:
         message = f"batches of {size} cannot be sharded evenly across {world} ranks"
         near = size // world * world or world

@@ -198,7 +198,8 @@ def advice(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
         if name != "train" and size_in_set > 1:
             less.append(f"batch_size = {-(-size_in_set // 2)} in [data.{name}] (now {size_in_set})")
     if size > 1:
-        twice = f" with run.accumulate = {run.accumulate * 2} (now {run.accumulate}), which computes the same but for"
+        now = run.accumulate.most
+        twice = f" with run.accumulate = {now * 2} (now {now}), which computes the same but for"
         group = f"{twice} batch norm" if len(pipeline.optimizers) == 1 else ""  # several, a task may step itself
         less.append(f"batch_size = {-(-size // 2)} (now {size}){group}")
     if cuda and run.precision in ("fp32", "tf32"):
@@ -214,13 +215,13 @@ def advice(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
 
 
 def size_of_batch(source: DataSource) -> int:
-    """Return the examples of a batch that the pipeline asks a source for; 0 where it does not say that."""
+    """Return the most examples of a batch that the pipeline asks a source for; 0 where it does not say that."""
     if source.loader is None:
         size = source.args.get("batch_size")
-    else:
-        size = source.loader.batch_size
-    if isinstance(size, int):
-        return size
+        if isinstance(size, int):
+            return size
+    elif source.loader.batch_size is not None:
+        return source.loader.batch_size.most
     return 0
 
 

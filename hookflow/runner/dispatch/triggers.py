@@ -4,7 +4,7 @@ A multiple at which the condition does not hold is spent: the next chance is the
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -17,6 +17,7 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import Counter, Measure, Schedule, Totals
 from hookflow.hooks.tensors import sum_dtype
+from hookflow.pipeline.by_epoch import EpochLengths
 from hookflow.pipeline.condition import FACTS, METRICS, SCALARS
 from hookflow.runner.dispatch.dispatcher import TriggerBase
 from hookflow.runner.distributed.parallel import ParallelStrategy
@@ -69,7 +70,10 @@ class ScheduledTrigger(TriggerBase):
 
         Before that nothing is done, and any totals will do.
         """
-        totals = Totals(iters=self._run.max_iters or 1, iters_per_epoch=self._run.iters_per_epoch or 1)
+        lengths = self._run.epoch_lengths
+        if lengths.at(0) == 0:
+            lengths = EpochLengths.constant(1)
+        totals = Totals(iters=self._run.max_iters or 1, epoch_lengths=lengths)
         return Schedule.of(self._written, self._point, totals)
 
     def _is_due(self, schedule: Schedule) -> bool:
@@ -112,7 +116,7 @@ class ScheduledTrigger(TriggerBase):
 
     def state_dict(self) -> dict[str, Any]:
         every = (self._schedule or self._scheduled()).every
-        state = {"last": self._last, "visits": self._visits, "every": list(astuple(every)) if every else None}
+        state = {"last": self._last, "visits": self._visits, "every": every.as_list() if every else None}
         if self._is_spent:
             return {**state, "spent": True}
         return state
@@ -123,7 +127,7 @@ class ScheduledTrigger(TriggerBase):
         self._is_spent = self._written.once and state.get("spent", False)
         every = self._scheduled().every
         if every is not None and every.counter != "s":
-            same = state["every"] == list(astuple(every))
+            same = state["every"] == every.as_list()
             self._last = state["last"] if same else self._passed(every)
         self.next = 0
         self._due = 0
@@ -261,7 +265,7 @@ class LatestScalars:
         if name == "rank":
             return float(self.rank)
         if name == "max_epochs" and run.max_epochs is None:
-            return run.max_iters / run.iters_per_epoch
+            return float(run.epoch_lengths.epochs(run.max_iters))
         if name in FACTS:
             return float(getattr(run, name))
         value = numbers.get(name, run.metrics.get(name.removeprefix(METRICS)))

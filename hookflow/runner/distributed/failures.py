@@ -14,6 +14,7 @@ from hookflow.events.now import NOWHERE, iters_in, look, open_memory
 from hookflow.events.records import LATE, Record, stamped
 from hookflow.events.run_lock import exit_code
 from hookflow.events.rundir import RunDir, count_attempts
+from hookflow.pipeline.by_epoch import recorded_lengths
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.distributed import rendezvous
 from hookflow.runner.distributed.rendezvous import RankLayout
@@ -254,9 +255,10 @@ def append_record(run_dir: RunDir, kind: str, done: int = 0, **fields: Any) -> N
     records = [record for record in read_records(run_dir) if record["k"] not in LATE]
     it, ep = (records[-1].get("it", 0), records[-1].get("ep", 0)) if records else (0, 0)
     if done > it:
-        length = next((each.get("iters_per_epoch", 0) for each in reversed(records) if each["k"] == "run"), 0)
+        lengths = next((recorded_lengths(each) for each in reversed(records) if each["k"] == "run"), None)
         it = done
-        ep = max(ep, done // length if length else 0)
+        if lengths is not None:
+            ep = max(ep, int(lengths.epochs(done)))
     try:
         with closing(Appender(run_dir.events)) as log:
             log.append([stamped(kind, it, ep, fields)])

@@ -128,8 +128,9 @@ class RunContext:
         ranks = parts.ranks
         several = ranks.world > 1
         together = ranks.world // parts.data_ranks.world  # ranks with the same share of a batch, one after another
-        state.batches_per_epoch = parts.batches_per_epoch
-        state.set_length(section.max_epochs, section.max_iters, parts.iters_per_epoch)
+        state.batches_by_epoch = parts.batches_by_epoch
+        state.accumulate_by_epoch = section.accumulate
+        state.set_length(section.epoch_limit, section.max_iters, parts.epoch_lengths)
         state.seconds = consensus.seconds
         clock = _device_clock(parts.device)
         self.timeline = DeviceTimeline(clock) if clock else Timeline()
@@ -156,7 +157,7 @@ class RunContext:
                 split,
                 say=log.say,
                 world=ranks.world,
-                accumulate=section.accumulate if split == "train" else 1,
+                accumulate=section.accumulate.most if split == "train" else 1,
                 gather=gather,
             )
             for split, data in parts.data.items()

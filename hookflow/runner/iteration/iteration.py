@@ -36,7 +36,7 @@ def choose_iteration(context: RunContext, run: Any, update: OptimizerUpdate) -> 
     bindings = [binding for point in ("before_train_iter", *BEFORE_THE_STEP) for binding in plan.at(point)]
     steered = any("batch" in binding.writes or "control" in binding.writes for binding in bindings)
     weighs_on_device = update.weighs and parts.device.type != "cpu"
-    if parts.section.accumulate > 1 or parts.strategy.several or update.guard or steered or weighs_on_device:
+    if parts.section.accumulate.most > 1 or parts.strategy.several or update.guard or steered or weighs_on_device:
         return AccumulatedIteration(context, run, update)
     return plain_iteration(context, run, update)
 
@@ -224,8 +224,7 @@ class AccumulatedIteration(_BatchwiseIteration):
 
     def __init__(self, context: RunContext, run: Any, update: OptimizerUpdate) -> None:
         super().__init__(context, run, update)
-        self.accumulate = context.parts.section.accumulate
-        fired = context.engine.firings("before_train_iter") if self.accumulate > 1 else ()
+        fired = context.engine.firings("before_train_iter") if context.parts.section.accumulate.most > 1 else ()
         self.writers = [f for f in fired if "batch" in f.binding.writes and f.binding.half == "whole"]
         """The hooks that fire at the later batches of an iteration, too: those that write the batch."""
         for firing in self.writers:
@@ -237,8 +236,8 @@ class AccumulatedIteration(_BatchwiseIteration):
         update = self.update
         every = self.update.every
         first = s.batch_idx
-        last = min(first + self.accumulate, s.batches_per_epoch)
-        grouped = self.accumulate > 1
+        last = min(first + s.accumulate, s.batches_per_epoch)
+        grouped = s.accumulate > 1
         totals = BatchTotals()
         offered: tuple[Any, ...] | None = None
         s.mixes_sets = False

@@ -17,6 +17,7 @@ from hookflow.hooks.progress import HookProgress
 from hookflow.hooks.run import Run as RunProtocol
 from hookflow.hooks.tensors import Weight, evaluating, full, is_one, is_sharded
 from hookflow.hooks.weight_average import average_in_place
+from hookflow.pipeline.by_epoch import EpochLengths
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, is_valid_alias
 from hookflow.runner.device.cuda import event_of_stream
 from hookflow.runner.device.precision import in_precision
@@ -175,8 +176,13 @@ class Run(_Reports, RunProtocol):
 
     @property
     def iters_per_epoch(self) -> int:
-        """Iterations in one pass over the training data."""
+        """Iterations in one pass over the training data; in the current one, where the lengths differ."""
         return self._state.iters_per_epoch
+
+    @property
+    def epoch_lengths(self) -> EpochLengths:
+        """Iterations of each epoch."""
+        return self._state.epoch_lengths
 
     @property
     def stage(self) -> Stage:
@@ -452,7 +458,7 @@ class Run(_Reports, RunProtocol):
 
 COPIED = (
     *("iter", "epoch", "batch_idx", "batch_size", "batch_set", "batch_weight", "max_iters", "max_epochs"),
-    *("iters_per_epoch", "stage", "split"),
+    *("iters_per_epoch", "epoch_lengths", "stage", "split"),
     *("metrics", "train_seconds", "device", "precision", "rank", "world", "repeats_previous_rank"),
     *("dir", "is_temporary", "is_predicting"),
 )

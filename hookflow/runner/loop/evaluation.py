@@ -317,10 +317,11 @@ class ValSchedule:
         self._timer: Timer | None = None
         self._measure: Measure | None = None
         if every.by_iterations and every.unit != "s":
-            per = 1
+            value = Fraction(every.value)
             if every.unit == "ep":
-                per = state.iters_per_epoch
-            self._measure = Measure("it", *(Fraction(every.value) * per).as_integer_ratio())
+                self._measure = Measure.of_epochs(value, state.epoch_lengths)
+            else:
+                self._measure = Measure("it", *value.as_integer_ratio())
 
     def next_iteration(self) -> float:
         """Return the iteration after which the next validation is due by count; infinity if none is."""

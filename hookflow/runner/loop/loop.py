@@ -16,6 +16,7 @@ from hookflow.runner.iteration.update import OptimizerUpdate
 from hookflow.runner.logging.timing import COMMANDS
 from hookflow.runner.loop.control import CHANGES, CommandHandler
 from hookflow.runner.loop.evaluation import EvaluationLoop, ValSchedule
+from hookflow.runner.loop.rate_scaling import make_rate_scaling
 from hookflow.runner.loop.sanity import sanity_check
 from hookflow.runner.process.forks import end_if_forked, watch_for_forks
 from hookflow.runner.process.signals import SignalCollector, StopReason, WorkerHangs
@@ -251,13 +252,14 @@ class TrainingLoop:
         """Whether the end of an epoch has hooks of the user's own, for which the state before them is kept."""
         train = self.data.get("train")
         world = self.context.parts.ranks.world
-        accumulate = self.section.accumulate
+        accumulate = self.section.accumulate.most
         self.iteration_start: IterationStart | None = None
         """The state at the start of the iteration under way, where a hung worker may cut one short in its middle."""
         if world == 1 and train is not None:
             rate = recording_rate(train, plan, accumulate)
             if rate is not RecordingRate.NEVER:
                 self.iteration_start = IterationStart(self.checkpoints.snapshot, rate)
+        self.rate_scaling = make_rate_scaling(self.context.parts, self.context.log.say)
         every = self.context.parts.val_every
         request = self.context.requests.validate_on
         self.schedules = {
@@ -300,7 +302,10 @@ class TrainingLoop:
             if epoch:
                 self.safe_point.process(wait=True)
             engine.fire("before_train_epoch")
-            state.batches, state.next_stop = state.batches_per_epoch, min(state.iter + iters, state.max_iters)
+            state.batches = state.batches_per_epoch
+            state.next_stop = state.iter + iters
+            if state.max_iters:
+                state.next_stop = min(state.next_stop, state.max_iters)
             self.timeline.restart()
             batches = self._batches(epoch)
             while (done := state.iter) < state.next_stop and not state.epoch_is_over:
@@ -312,6 +317,7 @@ class TrainingLoop:
             state.epoch = epoch + 1
             state.batch_idx = 0
             state.epoch_ends = False
+            state.enter_epoch()
             engine.fire("after_train_epoch")
             if self.sets:
                 self._validate(self.sets)
@@ -333,6 +339,8 @@ class TrainingLoop:
         engine = self.engine
         began = time.perf_counter() - self.timeline.excluded_s
         entered = len(engine.arounds)
+        if state.batch_idx == 0 and self.rate_scaling is not None:
+            self.rate_scaling.begin_epoch(state.epoch)
         if state.batch_idx == 0:
             engine.fire("before_train_epoch")
         else:
@@ -348,6 +356,7 @@ class TrainingLoop:
         state.epoch += 1
         state.batch_idx = 0
         state.epoch_ends = False
+        state.enter_epoch()
         self.context.log.put("epoch", seconds=time.perf_counter() - self.timeline.excluded_s - began)
         engine.fire("after_train_epoch")
         self.checkpoints.forget_kept_state()
@@ -420,7 +429,7 @@ class TrainingLoop:
     def _next_stop(self) -> int:
         """Return the iterations done at which the loop must look up by count."""
         state = self.state
-        left = ceil((state.batches_per_epoch - state.batch_idx) / self.section.accumulate)
+        left = ceil((state.batches_per_epoch - state.batch_idx) / state.accumulate)
         stops: list[float] = [state.iter + left, self.context.consensus.next_iteration]
         if state.iter_limit is not None:
             stops.append(state.iter_limit)

@@ -13,6 +13,7 @@ from typing import Any
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.records import Stage
 from hookflow.hooks.tensors import Weight
+from hookflow.pipeline.by_epoch import ByEpoch, EpochLengths, recorded_lengths
 from hookflow.text import mask_names, unmasked
 
 
@@ -79,7 +80,13 @@ class RunState:
         self.iter_limit: int | None = None
         """The iterations after which the run ends, in whichever epoch; None where epochs alone count."""
         self.max_iters = self.batches_per_epoch = self.iters_per_epoch = 0
-        """How long the run is. Written before it begins."""
+        """How long the run is, 0 where it has no end; and its current epoch. Written before it begins, and by
+        `enter_epoch`."""
+        self.epoch_lengths = EpochLengths.constant(0)
+        self.batches_by_epoch, self.accumulate_by_epoch = ByEpoch.constant(0), ByEpoch.constant(1)
+        """The iterations and the batches of each epoch, and the batches of an iteration. Written before it begins."""
+        self.accumulate = 1
+        """The batches of an iteration in the current epoch. Written by `enter_epoch`."""
         self.seconds: Callable[[], float] = time.monotonic
         """A clock; over ranks one that shows the same on all of them."""
         self.stage: Stage = "start"
@@ -95,18 +102,27 @@ class RunState:
         yield
         self.stage = before
 
-    def set_length(self, max_epochs: int | None, max_iters: int | None, iters_per_epoch: int) -> None:
+    def set_length(self, max_epochs: int | None, max_iters: int | None, lengths: EpochLengths) -> None:
         """Set how long the run is; the iterations of an epoch are 0 where the training data are not built."""
         self.max_epochs = max_epochs
         self.iter_limit = max_iters
-        self.iters_per_epoch = iters_per_epoch
-        self.max_iters = all_iterations(max_epochs, max_iters, iters_per_epoch)
+        self.epoch_lengths = lengths
+        self.max_iters = all_iterations(max_epochs, max_iters, lengths)
+        self.enter_epoch()
+
+    def enter_epoch(self) -> None:
+        """Take on how many batches and iterations the current epoch has."""
+        self.batches_per_epoch = self.batches_by_epoch.at(self.epoch)
+        self.accumulate = self.accumulate_by_epoch.at(self.epoch)
+        self.iters_per_epoch = self.epoch_lengths.at(self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the run between two iterations."""
         kept = ["iter", "epoch", "batch_idx", "epoch_ends", "iters_per_epoch", "max_iters", "metrics_at"]
         kept += [name for name in ("samples", "tokens") if getattr(self, name)]
         copied = {"metrics": mask_names(self.metrics), "validated": dict(self.validated)}
+        if self.epoch_lengths.changes:
+            copied["epoch_lengths"] = [list(stage) for stage in self.epoch_lengths.stages]
         return {name: getattr(self, name) for name in kept} | copied
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -121,7 +137,8 @@ class RunState:
         self.metrics_at = state["metrics_at"]
         self.samples, self.tokens = state.get("samples", 0), state.get("tokens", 0)
         if not self.iters_per_epoch:
-            self.set_length(self.max_epochs, self.iter_limit, state["iters_per_epoch"])
+            self.set_length(self.max_epochs, self.iter_limit, recorded_lengths(state))
+        self.enter_epoch()
 
     def place(self, it: int) -> str:
         """Return in words where an iteration is, the one done or under way; between two epochs in the one done."""
@@ -142,9 +159,9 @@ class RunState:
         return self.batch_idx >= self.batches_per_epoch or self.epoch_ends
 
 
-def all_iterations(max_epochs: int | None, max_iters: int | None, iters_per_epoch: int) -> int:
+def all_iterations(max_epochs: int | None, max_iters: int | None, lengths: EpochLengths) -> int:
     """Return the iterations of a run as long as its pipeline says: of two lengths, what is reached first."""
-    of_epochs = (max_epochs or 0) * iters_per_epoch
+    of_epochs = int(lengths.iterations(max_epochs or 0))
     if max_iters and of_epochs:
         return min(max_iters, of_epochs)
     return max_iters or of_epochs

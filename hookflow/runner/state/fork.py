@@ -21,11 +21,13 @@ from hookflow.graph.plan import Plan, difference
 from hookflow.graph.slots import root
 from hookflow.hooks.checkpoint_files import lacks_optimizers, state_key
 from hookflow.hooks.rate_schedule import RateScheduleHook
+from hookflow.pipeline.by_epoch import recorded_lengths
 from hookflow.pipeline.components import OptimizerSection
 from hookflow.pipeline.load import key_of, trained_by
 from hookflow.pipeline.schema import Pipeline
 from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.builder.initial_weights import compare_weights, misfits_of
+from hookflow.runner.data.batches import batch_size_in
 from hookflow.runner.data.lengths import each_source, is_mixed
 from hookflow.runner.model.selectors import param_groups
 
@@ -113,21 +115,23 @@ class ForkAdapter:
         """Return the state with the place in the data carried over by examples, and the iterations counted anew."""
         position = state["position"]
         train = self.parts.data["train"]
-        accumulate_now = self.parts.section.accumulate
-        iters_then = position["iters_per_epoch"]
-        iters_now = self.parts.iters_per_epoch
+        epoch = position["epoch"]
+        accumulate_then = self.then[0].run.accumulate.at(epoch)
+        accumulate_now = self.parts.section.accumulate.at(epoch)
+        lengths_then = recorded_lengths(position)
+        lengths_now = self.parts.epoch_lengths
         sizes = []
         if hasattr(train, "global_batch_sizes"):
-            sizes = train.global_batch_sizes(position["epoch"])[: len(train)]
-        of_then = (position["batch_size"], iters_then, self.then[0].run.accumulate)
-        of_now = (train.info["batch_size"], iters_now, accumulate_now)
+            sizes = train.global_batch_sizes(epoch)[: len(train)]
+        of_then = (position["batch_size"], lengths_then, accumulate_then)
+        of_now = (batch_size_in(train, epoch), lengths_now, accumulate_now)
         if of_then == of_now and not sizes and "examples" not in position:
             return self._own_data(state, position["batch_idx"])
 
         done = self._batches_done(state, sizes)
         result = {**position, "batch_idx": done}
-        if iters_then != iters_now and self.parts.section.max_iters is None:
-            self._renumber(result, position["epoch"] * iters_now + ceil(done / accumulate_now))
+        if lengths_then != lengths_now and self.parts.section.max_iters is None:
+            self._renumber(result, int(lengths_now.iterations(epoch)) + ceil(done / accumulate_now))
             triggers = state["triggers"]
             state["triggers"] = {key: each for key, each in triggers.items() if "it" not in (each["every"] or ())}
         state["position"] = result
@@ -141,9 +145,10 @@ class ForkAdapter:
         """
         position = state["position"]
         train = self.parts.data["train"]
-        batches: int = len(train)
+        epoch = position["epoch"]
+        batches: int = self.parts.batches_by_epoch.at(epoch)
         batches_then: int = position["batch_idx"]
-        batch_size = train.info["batch_size"]  # 0 where it is not known, or varies
+        batch_size = batch_size_in(train, epoch)  # 0 where it is not known, or varies in an epoch
         examples = position.get("examples", batches_then * position["batch_size"])
         is_known_then = examples > 0 or batches_then == 0
         is_known_now = len(sizes) > 0 or batch_size > 0
@@ -161,7 +166,7 @@ class ForkAdapter:
             return batches
         done = bisect_right(totals, examples)
         if done < batches:
-            done -= done % self.parts.section.accumulate
+            done -= done % self.parts.section.accumulate.at(epoch)
         place = 0
         if done:
             place = totals[done - 1]
@@ -183,8 +188,10 @@ class ForkAdapter:
 
         validated = {name: moved(at) for name, at in position["validated"].items()}
         position |= {"iter": it, "metrics_at": moved(position["metrics_at"]), "validated": validated}
-        position["max_iters"] = ceil(position["max_iters"] * self.parts.iters_per_epoch / position["iters_per_epoch"])
-        length = self.parts.iters_per_epoch
+        lengths = self.parts.epoch_lengths
+        epochs_of_parent = recorded_lengths(position).epochs(position["max_iters"])
+        position["max_iters"] = ceil(lengths.iterations(epochs_of_parent))
+        length = lengths.at(position["epoch"])
         text = f"an epoch has {length:,} iterations: iteration {before:,} of the parent is {it:,} here"
         self.say(f"{text}, and schedules go on at the same share of the run", "warn")
 

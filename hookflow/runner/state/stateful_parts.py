@@ -15,7 +15,7 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.checkpoint_files import state_key
 from hookflow.hooks.optimizer_state import Path, host_tensors_of
 from hookflow.runner.builder.components import RunComponents
-from hookflow.runner.data.batches import split_of
+from hookflow.runner.data.batches import batch_size_in, split_of
 from hookflow.runner.data.lengths import save_lengths
 from hookflow.runner.device.random_state import random_state, set_random_state
 from hookflow.runner.dispatch.engine import DispatchEngine
@@ -237,7 +237,7 @@ class RunPosition:
         train = self._parts.data.get("train")
         if train is None:
             return position
-        position["batch_size"] = train.info["batch_size"]
+        position["batch_size"] = batch_size_in(train, state.epoch)
         position["lengths"] = save_lengths(self._parts.data)
         if state.batch_idx > 0 and hasattr(train, "global_batch_sizes"):
             sizes = train.global_batch_sizes(state.epoch)
