@@ -20,6 +20,9 @@ PHASES = ("data", "forward", "backward", "optimizer", "hooks", "other")
 DEVICE = 1
 """The track of a trace with the times on the device, below that of the training thread."""
 
+BACKGROUND = 2
+"""The first track of a trace with the firings of an offloaded hook; those of other hooks have the ones that follow."""
+
 WORLD = 1 << 14
 """Ranks that a run has at most."""
 

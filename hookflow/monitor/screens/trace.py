@@ -87,6 +87,12 @@ class TraceScreen(PageScreen):
         "A row is a phase or a hook at its point, below what it lies in; its bar is when it ran. "
         "The tables have the time of phases without hooks, and of hooks without others that they called: "
         "in this iteration, and in the mean of all that were traced; the share is that of the mean.\n\n"
+        "An offloaded hook has a row of its own: `·` while a firing was queued, then when it ran. "
+        "*since* names an earlier iteration that queued it. "
+        "*wait for* is when the training thread waited for it, and the table has that as its time.\n\n"
+        "`●` stands before what is on the critical chain, and the rest is dim: "
+        "to make the iteration shorter, what is on it has to be faster. "
+        "Without such hooks that is the whole training thread, and nothing is marked.\n\n"
         "The file is in the run's directory, in the format that Perfetto opens."
     )
 

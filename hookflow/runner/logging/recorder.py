@@ -324,6 +324,7 @@ class EventRecorder:
         for capture in [each for each in self._captures if each.is_whole or self._closing.is_set()]:
             self._captures.remove(capture)
             timing.keeps.remove(capture.add)
+            capture.end_background()
             if timing.device:
                 timing.device.clock.every = bool(self._captures)
             self._write_trace(capture)
