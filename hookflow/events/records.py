@@ -170,7 +170,14 @@ class Timed(TypedDict, total=False):
     """The device time since the frame before."""
 
 
-class Frame(Stamp, Offloaded, Timed):
+class Checked(TypedDict, total=False):
+    """The time of triggers that have said no, of a run that has any."""
+
+    checks: dict[BindingId, int]
+    """By binding: the part of its total ns in `hooks` that was no firing."""
+
+
+class Frame(Stamp, Offloaded, Timed, Checked):
     """The changes since the previous frame: twice a second at most, whatever the iteration rate."""
 
     k: Literal["frame"]

@@ -1,5 +1,6 @@
 """The first page at every size: is the training fine, what do the hooks cost, why did it fail?"""
 
+import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from hookflow.monitor.style import cells
 from hookflow.monitor.widgets.hook_order import HookOrderView
 from hookflow.monitor.widgets.hook_table import HookTable
 from hookflow.monitor.widgets.rank_table import RankTable
-from hookflow.monitor.widgets.run_header import HeaderItem, fit_items
+from hookflow.monitor.widgets.run_header import HeaderItem, RunHeader, fit_items
 from hookflow.monitor.widgets.stack_view import frame_text
 from hookflow.monitor.widgets.traceback_view import without_heading
 from hookflow.user_code import OURS
@@ -221,3 +222,24 @@ def test_the_cursor_stays_in_sight_in_a_smaller_terminal(whole: RunDir, keys: tu
 
 def test_the_page(whole: RunDir) -> None:
     check_screens("page-overview", whole)
+
+
+def test_a_page_that_loses_its_widgets_shows_nothing_more(going: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the app ends each widget goes in a task of its own, and the app may still come to look at the run."""
+    looked = []
+
+    async def look_meanwhile(header: RunHeader) -> None:
+        page = header.screen
+        assert isinstance(page, OverviewScreen)
+        while page.query("#first-curve"):
+            await asyncio.sleep(0)
+        page.update_run(now=True)
+        looked.append(page)
+
+    monkeypatch.setattr(RunHeader, "on_unmount", look_meanwhile, raising=False)
+
+    async def leave(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        assert app.page is not None
+
+    visit(going, leave)
+    assert looked
