@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.containers import VerticalScroll
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
@@ -20,7 +22,7 @@ from hookflow.monitor.widgets.hook_table import HookTable
 from hookflow.monitor.widgets.rank_table import RankTable
 from hookflow.monitor.widgets.run_header import HeaderItem, RunHeader, fit_items
 from hookflow.monitor.widgets.stack_view import frame_text
-from hookflow.monitor.widgets.traceback_view import without_heading
+from hookflow.monitor.widgets.traceback_view import TracebackView, without_heading
 from hookflow.user_code import OURS
 from tests.monitor.conftest import read
 from tests.monitor.fake_run import append, make, make_ranks, record
@@ -243,3 +245,31 @@ def test_a_page_that_loses_its_widgets_shows_nothing_more(going: RunDir, monkeyp
 
     visit(going, leave)
     assert looked
+
+
+DIAGNOSIS = [
+    "the loss is NaN in iteration 28 (epoch 3, batch 6).",
+    "Parameters that are not finite: conv1.weight, norm1.bias, ….",
+    "First module with an output that is not finite: conv1 (Conv2d).",
+    "To avoid it: lower the learning rate.",
+]
+
+
+@pytest.mark.parametrize("size", [LOW, NORMAL, WIDE])
+def test_what_is_found_of_a_loss_that_is_nan_has_a_line_each_and_is_scrolled(tmp_path: Path, size: Size) -> None:
+    run = make(tmp_path / "nan", upto=80)
+    text = " ".join(DIAGNOSIS)
+    told = {"type": "NonFiniteLossError", "text": text, "traceback": f"NonFiniteLossError: {text}", "at": ""}
+    error = record("error", it=500, ep=5, hook="", point="", **told)
+    append(run, [error], [record("end", it=500, ep=5, status="failed", exit=1, reason="NonFiniteLossError")])
+
+    async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        view = app.screen.query_one(TracebackView)
+        raised = str(view.query_one("#raised", Static).visual)
+        assert raised.splitlines()[0] == f"✗ NonFiniteLossError: {DIAGNOSIS[0]}"
+        assert str(view.query_one("#frames-before", Static).visual).splitlines() == DIAGNOSIS[1:]
+        scroll = view.query_one(VerticalScroll)
+        assert scroll.scroll_offset.y == 0
+        assert scroll.size.height > 0, "what does not fit can be scrolled to"
+
+    visit(run, look, size=size)

@@ -13,9 +13,10 @@ from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.iteration_trace import describe_progress, read_trace, total_by_hook, total_by_phase
 from hookflow.monitor.screens.trace import TotalsTable, TraceScreen
 from hookflow.monitor.state import RunState
+from hookflow.monitor.style import INK_STYLES
 from hookflow.monitor.widgets.waterfall import Waterfall
 from tests.monitor.fake_run import BEGAN, append
-from tests.monitor.shown import check_screens, press, screen_text, shown, visit
+from tests.monitor.shown import LOW, check_screens, press, screen_text, shown, visit
 
 MICROS = 27_400.0
 SPANS: Sequence[tuple[str, str, float, float]] = [
@@ -230,3 +231,23 @@ def test_it_says_how_far_a_trace_is_until_it_has_come(going: RunDir) -> None:
 
 def test_no_progress_is_told_of_a_run_without_requests() -> None:
     assert describe_progress(RunState(), is_over=False) == ""
+
+
+def test_a_low_page_says_which_iteration_it_shows(traced: RunDir) -> None:
+    assert "it 580  27.40 ms" in shown(traced, "6", size=LOW)
+    assert "it 581  27.50 ms" in shown(traced, "6", "right_square_bracket", size=LOW)
+    assert "it 580  27" not in shown(traced, "6")
+
+
+def test_the_bar_at_the_cursor_has_its_colour(traced: RunDir) -> None:
+    async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await press(app, pilot, "6")
+        table = app.screen.query_one("#by-phase", TotalsTable)
+        assert table.cursor_row == 0
+        strip = table.render_line(1)
+        assert "backward" in strip.text
+        (bar,) = [segment.style for segment in strip if "▓" in segment.text]
+        assert bar is not None
+        assert bar.color == INK_STYLES["backward"].color
+
+    visit(traced, look)

@@ -72,8 +72,8 @@ class TraceLayout:
             self.bar_width -= DEVICE_WIDTH
         self.bar_width = max(self.bar_width, 1)
 
-    def axis(self) -> Strip:
-        """Return the head: the times at the quarters of the iteration, in milliseconds."""
+    def axis(self, title: str) -> Strip:
+        """Return the head: a title, or what the mark means; the times at the quarters of the iteration, in ms."""
         count = 1
         if self.bar_width >= QUARTERS_WIDTH:
             count = 4
@@ -85,10 +85,10 @@ class TraceLayout:
         device = ""
         if self.has_device:
             device = f"{'device':>{DEVICE_WIDTH}}"
-        legend = ""
-        if self.traced.has_lanes:
-            legend = cut(f"{CHAIN_MARK} critical chain", self.mark_width + self.name_width)
-        names = f"{legend:<{self.mark_width + self.name_width}}"
+        if not title and self.traced.has_lanes:
+            title = f"{CHAIN_MARK} critical chain"
+        names_width = self.mark_width + self.name_width
+        names = f"{cut(title, names_width):<{names_width}}"
         return row(self.width, (f" {names} {'ms':>5}{device} {'share':>6}  {scale}", "dim"))
 
     def row(self, spans: SpanGroup) -> Strip:
@@ -150,11 +150,12 @@ class WaterfallAxis(StripView):
 
     DEFAULT_CSS = "WaterfallAxis { height: 1; }"
     traced: TracedIteration | None = None
+    title = ""
 
     def draw(self, width: int, height: int) -> Sequence[Strip]:
         if self.traced is None:
             return []
-        return [TraceLayout(self.traced, width).axis()]
+        return [TraceLayout(self.traced, width).axis(self.title)]
 
 
 class WaterfallChart(StripView):
@@ -190,11 +191,12 @@ class Waterfall(Vertical):
         with WaterfallScroll():
             yield WaterfallChart()
 
-    def show_iteration(self, traced: TracedIteration) -> None:
-        """Show a traced iteration."""
+    def show_iteration(self, traced: TracedIteration, title: str = "") -> None:
+        """Show a traced iteration, with a title at the head of the names."""
         axis = self.query_one(WaterfallAxis)
         chart = self.query_one(WaterfallChart)
         axis.traced = traced
+        axis.title = title
         axis.redraw()
         chart.traced = traced
         chart.styles.height = len(traced.rows)
