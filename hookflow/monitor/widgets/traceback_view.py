@@ -164,12 +164,13 @@ class TracebackView(Vertical):
         told = split_diagnosis(error)
         heading = text_of((f"✗ {error['type']}: {told[0]}", "error"))
         heading.no_wrap = False
-        heading.append("\n")
         places = [*placed(error)]
         raised = raised_at(error)
         if raised:
             places.append(f"raised at {raised}")
-        heading.append_text(text_of((", ".join(places), "warn")))
+        if places:
+            heading.append("\n")
+            heading.append_text(text_of((", ".join(places), "warn")))
         self.query_one("#raised", Static).update(heading)
         text = traceback_text(without_heading(error), error["at"])
         self._is_diagnosed = len(told) > 1
