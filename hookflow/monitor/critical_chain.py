@@ -12,9 +12,6 @@ from hookflow.monitor.background_lanes import LaneFiring
 TRAINING = ""
 """The track of the training thread; that of an offloaded hook has the hook's name."""
 
-HAND_OVER = 2_000.0
-"""Microseconds that may pass between the end of a firing and that of a wait for it: a thread takes its time to wake."""
-
 
 class TrainingWait(NamedTuple):
     """A time in which the training thread waited for an offloaded hook, in microseconds from the iteration's begin."""
@@ -55,13 +52,12 @@ def find_critical_chain(
 def _find_queued(wait: TrainingWait, firings: Sequence[LaneFiring]) -> float | None:
     """Return when the firings were queued that a wait has waited for: the first of those without a pause between them.
 
-    None if no firing has ended with the wait, as where one was given up.
+    None if no firing has ended within the wait, as where one was given up.
     """
     queued = None
     for firing in sorted(firings, key=lambda each: each.ended, reverse=True):
         if queued is None:
-            has_released = wait.began < firing.ended <= wait.ended and wait.ended - firing.ended <= HAND_OVER
-            if not has_released:
+            if not wait.began < firing.ended <= wait.ended:
                 continue
         elif firing.ended <= queued:
             break  # the hook's thread was idle until that firing was queued
