@@ -20,6 +20,9 @@ PHASES = ("data", "forward", "backward", "optimizer", "hooks", "other")
 DEVICE = 1
 """The track of a trace with the times on the device, below that of the training thread."""
 
+BACKGROUND = 2
+"""The first track of a trace with the firings of an offloaded hook; those of other hooks have the ones that follow."""
+
 WORLD = 1 << 14
 """Ranks that a run has at most."""
 
@@ -169,7 +172,14 @@ class Timed(TypedDict, total=False):
     """The device time since the frame before."""
 
 
-class Frame(Stamp, Offloaded, Timed):
+class Checked(TypedDict, total=False):
+    """The time of triggers that have said no, of a run that has any."""
+
+    checks: dict[BindingId, int]
+    """By binding: the part of its total ns in `hooks` that was no firing."""
+
+
+class Frame(Stamp, Offloaded, Timed, Checked):
     """The changes since the previous frame: twice a second at most, whatever the iteration rate."""
 
     k: Literal["frame"]

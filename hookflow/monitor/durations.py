@@ -40,17 +40,28 @@ ITERATION = "iteration"
 
 @dataclass(slots=True)
 class CallTotals:
-    """Calls of one hook at one point: how many, their ns, the longest, and how many by bin."""
+    """Calls of one hook at one point: how many, their ns, the longest, and how many by bin.
+
+    `checks` is the part of `total` in which its trigger said no.
+    """
 
     count: int = 0
     total: int = 0
     longest: int = 0
     bins: dict[int, int] = field(default_factory=dict)
+    checks: int = 0
 
-    def add(self, count: int, total: int, longest: int, packed: Sequence[int]) -> None:
-        """Add calls, whose bins are packed as in frames."""
+    @property
+    def mean(self) -> float:
+        """The mean ns of a call: of the same calls as the percentiles."""
+        return (self.total - self.checks) / self.count
+
+    def add(self, entry: "TimedEntry") -> None:
+        """Add the calls of an entry."""
+        count, total, longest, _, packed = entry.packed
         self.count += count
         self.total += total
+        self.checks += entry.checks
         self.longest = max(self.longest, longest)
         add_packed(self.bins, packed)
 
@@ -58,14 +69,17 @@ class CallTotals:
         """Add the calls of other totals."""
         self.count += other.count
         self.total += other.total
+        self.checks += other.checks
         self.longest = max(self.longest, other.longest)
         for bin_number, count in other.bins.items():
             self.bins[bin_number] = self.bins.get(bin_number, 0) + count
 
-    def subtract(self, count: int, total: int, longest: int, packed: Sequence[int]) -> None:
+    def subtract(self, entry: "TimedEntry") -> None:
         """Take calls away again; if the longest was one of them, `longest` becomes 0: it is not known."""
+        count, total, longest, _, packed = entry.packed
         self.count -= count
         self.total -= total
+        self.checks -= entry.checks
         if longest >= self.longest:
             self.longest = 0
         add_packed(self.bins, packed, -1)
@@ -91,12 +105,14 @@ class Slowdown(NamedTuple):
 class TimedEntry(NamedTuple):
     """A frame's entry about a hook or about iterations, with the second of the clock and the iteration of the frame.
 
-    `packed` is [calls, total ns, longest ns, last ns, bins]. Without a call the total is the time of the trigger.
+    `packed` is [calls, total ns, longest ns, last ns, bins]. `checks` is the part of the total in which its trigger
+    said no.
     """
 
     second: int
     it: int
     packed: Sequence[Any]
+    checks: int = 0
 
 
 class RollingWindow:
@@ -124,8 +140,7 @@ class RollingWindow:
         if not self._totals.longest:
             self._totals.longest = max((entry.packed[2] for entry in self.entries), default=0)
         for entry in islice(self.entries, self._num_added, None):
-            count, total, longest, _, bins = entry.packed
-            self._totals.add(count, total, longest, bins)
+            self._totals.add(entry)
         self._num_added = len(self.entries)
         return self._totals
 
@@ -133,8 +148,7 @@ class RollingWindow:
         entry = self.entries.popleft()
         if self._num_added > 0:
             self._num_added -= 1
-            count, total, longest, _, bins = entry.packed
-            self._totals.subtract(count, total, longest, bins)
+            self._totals.subtract(entry)
 
 
 @dataclass(slots=True)
@@ -237,9 +251,9 @@ class CallTiming:
         self._second_count = 0
         self._second_total = 0
 
-    def add(self, t: float, it: int, packed: list[Any]) -> None:
+    def add(self, t: float, it: int, packed: list[Any], checks: int = 0) -> None:
         """Add a frame's entry, see `TimedEntry`."""
-        entry = TimedEntry(int(t), it, packed)
+        entry = TimedEntry(int(t), it, packed, checks)
         self.last = packed[3]
         self._window.add(entry)
         self._uncounted.append(entry)
@@ -253,10 +267,10 @@ class CallTiming:
                 self._end_second()
                 self._second = entry.second
                 self._second_it = entry.it
-            count, total, longest, _, bins = entry.packed
+            count, total, *_ = entry.packed
             self._second_count += count
-            self._second_total += total
-            self._attempt.add(count, total, longest, bins)
+            self._second_total += total - entry.checks
+            self._attempt.add(entry)
         self._uncounted.clear()
         return self._attempt
 
@@ -526,7 +540,8 @@ class CallHistories:
             history = self._by_id.get(binding_id)
             if history is None:
                 history = self._history_of_id(binding_id, plan)
-            history.add(it, entry[0], entry[1])
+            checks = record.get("checks", {}).get(binding_id, 0)
+            history.add(it, entry[0], entry[1] - checks)
 
     def _history_of_id(self, binding_id: str, plan: Plan) -> CallHistory:
         """Return the history of a binding that this attempt has called for the first time."""

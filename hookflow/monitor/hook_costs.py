@@ -60,10 +60,11 @@ class CallCost:
     """The cost of a hook at one point, or of a phase. None, or "", is what is not known, or makes no sense.
 
     Durations are in ns. `mean`, `median`, `p95`, `longest` and `share` are of one window: the last minute, or the whole
-    attempt. Where there were no calls in the last minute (`is_recent` is false), the durations are of the attempt. The
-    checks of a trigger count in `mean` and `share`. `device` is the mean on an accelerator, of the last minute. `spent`
-    is the time of all calls in the window. `slowdown` is how many times as long as before a call takes, if it has
-    become slower. `share` is that of the training iterations: None for what is called outside of them.
+    attempt. Where there were no calls in the last minute (`is_recent` is false), the durations are of the attempt.
+    `spent` is the time of all calls in the window, with the checks of a trigger that says no: these are no calls, and
+    count in `share` alone beside it. `device` is the mean on an accelerator, of the last minute. `slowdown` is how many
+    times as long as before a call takes, if it has become slower. `share` is that of the training iterations: None for
+    what is called outside of them.
     """
 
     every: str = ""
@@ -154,7 +155,7 @@ def binding_cost(state: RunState, plan: Plan, pace: Throughput, binding: Binding
         every,
         timing.count,
         spent,
-        mean=shown.total / shown.count,
+        mean=shown.mean,
         median=shown.percentile(0.5),
         p95=shown.percentile(0.95),
         longest=shown.longest,
@@ -180,7 +181,7 @@ def background_cost(state: RunState, plan: Plan, binding: Binding, cost: CallCos
         shown = recent
     return replace(
         cost,
-        mean=shown.total / shown.count,
+        mean=shown.mean,
         median=None,
         p95=None,
         longest=shown.longest,
@@ -210,7 +211,7 @@ def group_cost(
         every=costs[0].every if len(frequencies) == 1 else "",
         count=sum(cost.count for cost in known),
         spent=sum(cost.spent for cost in known),
-        mean=shown.total / shown.count,
+        mean=shown.mean,
         median=shown.percentile(0.5),
         p95=shown.percentile(0.95),
         longest=shown.longest,
@@ -325,7 +326,7 @@ def slowest_rank(ranks: dict[int, RankState], binding: Binding, begin: float) ->
     for number, rank in ranks.items():
         recent = rank.timing(binding.id).totals(begin)
         if recent.count:
-            means[number] = recent.total / recent.count
+            means[number] = recent.mean
     if len(means) < 2:
         return None
     slowest = max(means, key=lambda number: means[number])

@@ -6,11 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.events.reading import read_object, read_regular
-from hookflow.events.records import DEVICE, PHASES
+from hookflow.events.records import BACKGROUND, DEVICE, PHASES
+from hookflow.monitor.background_lanes import BackgroundLane, LaneFiring, read_lanes
+from hookflow.monitor.critical_chain import TRAINING, ChainLink, TrainingWait, find_critical_chain
 from hookflow.monitor.state import RunState
 
 ROUNDING = 0.01
 """Microseconds by which a span may seem to begin before the one ahead of it has ended."""
+
+WAIT = "wait"
+"""The category of the events in which the training thread waited for an offloaded hook."""
+
+IN_HOOKS = ("hook", "wait")
+"""Kinds of spans whose time is that of hooks."""
 
 HOST = 0
 """The track of a trace with the times of the training thread."""
@@ -20,17 +28,42 @@ HOST = 0
 class SpanGroup:
     """The spans of one name at one place within the same span.
 
-    `kind` is the name of a phase, "hook" or "outside". `parts` has begin and duration of each, in microseconds from the
-    begin of the iteration. `device` are the microseconds that it took on an accelerator; None where there is none.
-    `nested` are the microseconds of the spans directly within it.
+    `kind` is the name of a phase, "hook", "wait" (of the training thread for an offloaded hook), "background" (an
+    offloaded hook in its own thread) or "outside". `point` is where a hook fires. `parts` has begin and duration of
+    each, in microseconds from the begin of the iteration. `device` are the microseconds that it took on an accelerator;
+    None where there is none. `nested` are the microseconds of the spans directly within it.
     """
 
     name: str
     kind: str
     depth: int
+    point: str = ""
     parts: list[tuple[float, float]] = field(default_factory=list)
     device: float | None = None
     nested: float = 0.0
+    queued: list[tuple[float, float]] = field(default_factory=list)
+    """Begin and duration of the times in which firings of an offloaded hook were queued."""
+    chain: list[tuple[float, float]] = field(default_factory=list)
+    """Begin and duration of what is on the critical chain."""
+    since: int = 0
+    """Of an offloaded hook the iteration of its first firing here, where that is an earlier one."""
+
+    @property
+    def title(self) -> str:
+        """The name in words, without the point."""
+        if self.kind == "wait":
+            return f"wait for {self.name}"
+        if self.kind != "background":
+            return self.name
+        if self.since:
+            return f"{self.name} in background, since {self.since:,}"
+        return f"{self.name} in background"
+
+    @property
+    def label(self) -> str:
+        if self.point:
+            return f"{self.title} @ {self.point}"
+        return self.title
 
     @property
     def total(self) -> float:
@@ -47,13 +80,15 @@ class SpanGroup:
 class TracedIteration:
     """A traced iteration, how many microseconds it took, and its spans in the order in which they began.
 
-    `device` are its microseconds on an accelerator; None where there is none.
+    `device` are its microseconds on an accelerator; None where there is none. `has_lanes` says whether offloaded hooks
+    were at work, or waited for: else the whole training thread is the critical chain.
     """
 
     it: int
     micros: float
     rows: Sequence[SpanGroup]
     device: float | None = None
+    has_lanes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +112,24 @@ def read_trace(path: Path) -> list[TracedIteration] | str:
     """Return the iterations of a trace, or why there are none: a file may hold anything."""
     try:
         events = read_object(read_regular(path))["traceEvents"]
-        spans = [event for event in events if event["ph"] == "X"]
-        host = _by_iteration(event for event in spans if event.get("tid", HOST) == HOST)
-        device = _by_iteration(event for event in spans if event.get("tid", HOST) == DEVICE)
-        return [_traced_iteration(it, host[it], device.get(it, [])) for it in sorted(host)]
+        return traced_iterations([event for event in events if event["ph"] == "X"])
     except OSError as error:
         return f"{path.name} cannot be read: {error.strerror}"
     except (KeyError, TypeError, ValueError):
         return f"{path.name} is no trace of hookflow"
+
+
+def traced_iterations(spans: Sequence[Event]) -> list[TracedIteration]:
+    """Return the iterations among the spans of a trace. Raises KeyError, TypeError or ValueError for other ones."""
+    host = _by_iteration(event for event in spans if event.get("tid", HOST) == HOST)
+    device = _by_iteration(event for event in spans if event.get("tid", HOST) == DEVICE)
+    lanes = read_lanes(event for event in spans if event.get("tid", HOST) >= BACKGROUND)
+    result = []
+    for it in sorted(host):
+        traced = _traced_iteration(it, host[it], device.get(it, []))
+        _add_lanes(traced, float(host[it][0]["ts"]), lanes)
+        result.append(traced)
+    return result
 
 
 def _by_iteration(events: Iterable[Event]) -> dict[int, list[Event]]:
@@ -104,18 +149,20 @@ def _order_of(event: Event) -> tuple[bool, float, float]:
 
 
 def _traced_iteration(it: int, host: list[Event], device: list[Event]) -> TracedIteration:
-    rows = _group_spans(host[1:], float(host[0]["ts"]))
+    micros = float(host[0]["dur"])
+    rows = _group_spans(host[1:], float(host[0]["ts"]), micros)
     if not device:
-        return TracedIteration(int(it), float(host[0]["dur"]), rows)
-    on_device = _group_spans(device[1:], float(device[0]["ts"]))
-    micros = {row.name: row.total for row in on_device}  # by name alone: work that waits is not nested as its launches
+        return TracedIteration(int(it), micros, rows)
+    device_micros = float(device[0]["dur"])
+    on_device = _group_spans(device[1:], float(device[0]["ts"]), device_micros)
+    by_label = {row.label: row.total for row in on_device}  # alone: work that waits is not nested as its launches
     for row in rows:
-        row.device = micros.get(row.name)
-    return TracedIteration(int(it), float(host[0]["dur"]), rows, float(device[0]["dur"]))
+        row.device = by_label.get(row.label)
+    return TracedIteration(int(it), micros, rows, device_micros)
 
 
-def _group_spans(events: list[Event], start: float) -> list[SpanGroup]:
-    """Return the spans of an iteration that began at `start`, those of one name within the same span together."""
+def _group_spans(events: list[Event], start: float, micros: float) -> list[SpanGroup]:
+    """Return the spans of an iteration of so many `micros` from `start` on, those of one name in one span together."""
     rows: dict[tuple[str, ...], SpanGroup] = {}
     open_spans: list[tuple[float, tuple[str, ...]]] = []  # the end of each, and its key
     for event in events:
@@ -123,27 +170,91 @@ def _group_spans(events: list[Event], start: float) -> list[SpanGroup]:
         duration = float(event["dur"])
         while open_spans and open_spans[-1][0] <= begin + ROUNDING:
             open_spans.pop()
-        label, kind = _label_and_kind(event)
-        key: tuple[str, ...] = (label,)
+        group = _group_of(event)
+        if group.kind == "wait" and begin >= micros:
+            group = SpanGroup(group.title, "outside", 0)
+        key: tuple[str, ...] = (group.label,)
         if open_spans:
             outer = open_spans[-1][1]
             rows[outer].nested += duration
-            key = (*outer, label)
+            key = (*outer, group.label)
         if key not in rows:
-            rows[key] = SpanGroup(label, kind, len(open_spans))
+            group.depth = len(open_spans)
+            rows[key] = group
         rows[key].parts.append((begin, duration))
         open_spans.append((begin + duration, key))
     return list(rows.values())
 
 
-def _label_and_kind(event: Event) -> tuple[str, str]:
+def _group_of(event: Event) -> SpanGroup:
+    """Return an empty group for an event of the training thread."""
     name = str(event["name"])
     place = str(event["cat"])
     if place == "outside":
-        return name, "outside"
+        return SpanGroup(name, "outside", 0)
     if place == "phase":
-        return name, name if name in PHASES else "other"
-    return f"{name} @ {place}", "hook"
+        kind = name if name in PHASES else "other"
+        return SpanGroup(name, kind, 0)
+    if place == WAIT:
+        return SpanGroup(name, "wait", 0)
+    return SpanGroup(name, "hook", 0, place)
+
+
+def _add_lanes(traced: TracedIteration, start: float, lanes: Sequence[BackgroundLane]) -> None:
+    """Add the rows of offloaded hooks to an iteration that began at `start`, and mark the critical chain on all."""
+    firings = {}
+    for lane in lanes:
+        of_hook = lane.firings_within(start, traced.micros)
+        if of_hook:
+            firings[lane.hook] = of_hook
+    waits = []
+    for row in traced.rows:
+        if row.kind == "wait":
+            waits += [TrainingWait(row.name, begin, begin + duration) for begin, duration in row.parts]
+    links = find_critical_chain(traced.micros, waits, firings)
+    in_training = [link for link in links if link.track == TRAINING]
+    for row in traced.rows:
+        if row.kind != "outside":
+            row.chain = _overlaps(row.parts, in_training)
+    lane_rows = []
+    for hook, of_hook in firings.items():
+        row = _lane_row(hook, of_hook, traced)
+        row.chain = [(link.begin, link.end - link.begin) for link in links if link.track == hook]
+        lane_rows.append(row)
+    traced.rows = [*traced.rows, *lane_rows]
+    traced.has_lanes = bool(firings or waits)
+
+
+def _lane_row(hook: str, firings: Sequence[LaneFiring], traced: TracedIteration) -> SpanGroup:
+    """Return the row of an offloaded hook, with what of its firings lies in the iteration."""
+    row = SpanGroup(hook, "background", 0)
+    for firing in firings:
+        row.queued += _within(traced.micros, firing.queued, firing.began)
+        row.parts += _within(traced.micros, firing.began, firing.ended)
+    if firings[0].it < traced.it:
+        row.since = firings[0].it
+    return row
+
+
+def _within(micros: float, begin: float, end: float) -> list[tuple[float, float]]:
+    """Return begin and duration of the part of a span that lies in an iteration, in a list; an empty one for none."""
+    begin = max(begin, 0.0)
+    end = min(end, micros)
+    if begin < end:
+        return [(begin, end - begin)]
+    return []
+
+
+def _overlaps(parts: Sequence[tuple[float, float]], links: Sequence[ChainLink]) -> list[tuple[float, float]]:
+    """Return begin and duration of what lies both in `parts` and in `links`."""
+    result = []
+    for begin, duration in parts:
+        for link in links:
+            first = max(begin, link.begin)
+            last = min(begin + duration, link.end)
+            if last - first > ROUNDING:
+                result.append((first, last - first))
+    return result
 
 
 def total_by_phase(traced: Sequence[TracedIteration], place: int) -> list[TracedTotal]:
@@ -160,9 +271,9 @@ def _phase_times(iteration: TracedIteration) -> dict[str, float]:
     """Return the microseconds of each phase; what no span has is "other"."""
     times = dict.fromkeys(PHASES, 0.0)
     for row in iteration.rows:
-        if row.kind == "hook":
+        if row.kind in IN_HOOKS:
             times["hooks"] += row.own
-        elif row.kind != "outside":
+        elif row.kind in times:
             times[row.kind] += row.own
     times["other"] += max(iteration.micros - sum(times.values()), 0.0)
     return times
@@ -171,9 +282,8 @@ def _phase_times(iteration: TracedIteration) -> dict[str, float]:
 def _hook_times(iteration: TracedIteration) -> dict[str, float]:
     times: dict[str, float] = {}
     for row in iteration.rows:
-        if row.kind == "hook":
-            hook = row.name.partition(" @ ")[0]
-            times[hook] = times.get(hook, 0.0) + row.own
+        if row.kind in IN_HOOKS:
+            times[row.name] = times.get(row.name, 0.0) + row.own
     return times
 
 

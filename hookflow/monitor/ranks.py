@@ -76,7 +76,7 @@ class RankState:
             binding = int(key)
             if binding not in self.bindings:
                 self.bindings[binding] = CallTiming()
-            self.bindings[binding].add(t, record["it"], entry)
+            self.bindings[binding].add(t, record["it"], entry, record.get("checks", {}).get(key, 0))
         if "device" in record:
             self.device.add(t, record["device"])
         for key, totals in record.get("beside", {}).items():

@@ -13,7 +13,7 @@ from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import Health, examine
-from hookflow.monitor.hook_costs import window_start
+from hookflow.monitor.hook_costs import unreached_bindings, window_start
 from hookflow.monitor.journal import Moment
 from hookflow.monitor.printed_output import PrintedOutput
 from hookflow.monitor.process_watch import Machine, Place, ProcessView, RanksHere
@@ -59,6 +59,7 @@ class RunStore:
         self._frozen: RunState | None = None
         self._facts: object = None
         self._pace: Throughput | None = None
+        self._unreached: frozenset[int] | None = None
         self.health = self._examine()
 
     # What is known
@@ -90,6 +91,13 @@ class RunStore:
         if self._pace is None:
             self._pace = Throughput.of(self.state)
         return self._pace
+
+    @property
+    def unreached(self) -> frozenset[int]:
+        """The ids of the bindings to whose points the run does not come."""
+        if self._unreached is None:
+            self._unreached = unreached_bindings(self.state, self.plan)
+        return self._unreached
 
     @property
     def clock(self) -> float:
@@ -201,6 +209,7 @@ class RunStore:
     def refresh(self) -> None:
         """Judge the run again, and count a revision if anything has changed."""
         self._pace = None
+        self._unreached = None
         self.health = self._examine()
         facts = self._facts_of_screen()
         if facts != self._facts:

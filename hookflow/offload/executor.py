@@ -27,6 +27,7 @@ from hookflow.graph.slots import root
 from hookflow.hooks.tensors import is_sharded
 from hookflow.offload.hook_thread import HookThread, QueuedFiring, Say
 from hookflow.offload.model_copies import ModelCopies, SharedCopy, copy_arguments, count_bytes, model_tensors
+from hookflow.runner.logging.background import BackgroundFiring, BackgroundSpan
 
 SWITCH_INTERVAL = 20e-6
 """Seconds after which a thread that computes in Python lets another one go on, while hooks have threads. The training
@@ -67,13 +68,15 @@ class OffloadExecutor:
         self._seed = seed
         self.copies: dict[int, tuple[int, int]] = {}
         """By binding: the bytes that its first firing has copied, and the least ns in which one has."""
+        self.keeps: list[Callable[[BackgroundSpan], None]] = []
+        """Called with each firing and each wait of the training that is over, while iterations are traced."""
         self._copies: dict[bool, ModelCopies] = {}
         self._on_cuda = any(tensor.is_cuda for tensor in model_tensors(model))
         self._workers: dict[str, HookThread] = {}
         for hook in plan.hooks:
             if hook.queue:
                 models = self._models(hook.name, model)
-                self._workers[hook.name] = HookThread(hook, models, reports.wake, reports.say)
+                self._workers[hook.name] = HookThread(hook, models, reports.wake, reports.say, self.keeps)
 
     def _models(self, hook: str, model: nn.Module) -> ModelCopies | None:
         """Return the copies of the network that a hook reads; None if it reads none."""
@@ -144,7 +147,8 @@ class OffloadExecutor:
             event = None
             if self._on_cuda:
                 event = torch.cuda.current_stream().record_event()
-            self._record_copy(binding, [arguments, by_name], shared, perf_counter_ns() - began)
+            queued = perf_counter_ns()
+            self._record_copy(binding, [arguments, by_name], shared, queued - began)
 
             call: Callable[[], object]
             if worker.process:
@@ -156,7 +160,7 @@ class OffloadExecutor:
             copies: list[Tensor] = []
             if event is not None:
                 copies = [leaf for leaf in tree_leaves([arguments, by_name]) if isinstance(leaf, Tensor)]
-            worker.put(QueuedFiring(binding, run.place[0], call, shared, event, copies))
+            worker.put(QueuedFiring(binding, run.place[0], queued / 1e9, call, shared, event, copies))
 
         return submit
 
@@ -234,3 +238,10 @@ class OffloadExecutor:
         for worker in self._workers.values():
             times.update(worker.take_times())
         return times
+
+    def unfinished(self, now: float) -> list[BackgroundFiring]:
+        """Return the firings that run or wait, as if each ended `now`."""
+        firings = []
+        for worker in self._workers.values():
+            firings += worker.unfinished(now)
+        return firings

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Condition
-from time import monotonic, perf_counter_ns
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +22,7 @@ from hookflow.numbers import lasting
 from hookflow.offload.model_copies import ModelCopies, SharedCopy
 from hookflow.runner.device.cuda import device_thread, record_stream
 from hookflow.runner.dispatch.dispatcher import call_with_retries
+from hookflow.runner.logging.background import BackgroundFiring, BackgroundSpan, BackgroundWait
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -39,10 +40,14 @@ Say = Callable[[str, Level], None]
 
 @dataclass(slots=True)
 class QueuedFiring:
-    """A firing that waits: what to call, and the network as it was then, if the hook reads it."""
+    """A firing that waits: what to call, and the network as it was then, if the hook reads it.
+
+    `queued` is when its copies were made, by `perf_counter`.
+    """
 
     binding: Binding
     it: int
+    queued: float
     call: Callable[[], object]
     shared: SharedCopy | None
     copied: torch.cuda.Event | None
@@ -51,10 +56,21 @@ class QueuedFiring:
 
 
 class HookThread:
-    """The thread of one hook, and the firings that wait for it. `say` is told for how long the training waits."""
+    """The thread of one hook, and the firings that wait for it. `say` is told for how long the training waits.
 
-    def __init__(self, hook: PlannedHook, models: ModelCopies | None, failed: Callable[[], None], say: Say) -> None:
+    `keeps` are called with each firing and each wait that is over, while iterations are traced.
+    """
+
+    def __init__(
+        self,
+        hook: PlannedHook,
+        models: ModelCopies | None,
+        failed: Callable[[], None],
+        say: Say,
+        keeps: Sequence[Callable[[BackgroundSpan], None]],
+    ) -> None:
         self.hook = hook
+        self._keeps = keeps
         self.models = models
         self._say = say
         self.process: HookProcess | None = None
@@ -107,21 +123,28 @@ class HookThread:
 
     def _wait_while(self, is_held_up: Callable[[], bool]) -> None:
         """Let the training thread wait, and name the hook where that takes long: it may hang for ever."""
-        began = monotonic()
+        if not is_held_up():
+            return
+        began = perf_counter()
         notice_after = SLOW_WAIT
         while is_held_up():
             self._changed.wait(SIGNAL_INTERVAL)
             self.check_time()
-            waited = monotonic() - began
+            waited = perf_counter() - began
             if waited >= notice_after and is_held_up():
                 notice_after = 2 * waited
                 self._say(self._wait_notice(waited), "warn")
+        self._keep(BackgroundWait(self.hook.name, began, perf_counter()))
+
+    def _keep(self, span: BackgroundSpan) -> None:
+        for keep in [*self._keeps]:
+            keep(span)
 
     def _wait_notice(self, waited: float) -> str:
         text = f'the training has waited for {lasting(waited)} for the offloaded hook "{self.hook.name}"'
         if self._running:
             job, began = self._running
-            taken = lasting(monotonic() - began)
+            taken = lasting(perf_counter() - began)
             text += f": its firing at {job.binding.point} of iteration {job.it} has taken {taken} so far"
         if not self.hook.timeout:
             text += (
@@ -164,7 +187,7 @@ class HookThread:
             if not (self.hook.timeout and self._running) or self._given_up:
                 return
             job, began = self._running
-            if monotonic() - began > self.hook.timeout:
+            if perf_counter() - began > self.hook.timeout:
                 self._given_up = True
                 error = TimeoutError(f"a firing beside the training takes longer than {self.hook.timeout:g} s")
                 if self.process:
@@ -191,6 +214,19 @@ class HookThread:
             self._times = {}
             return {str(id_): [*time, len(self._jobs), self.dropped] for id_, time in times.items()}
 
+    def unfinished(self, now: float) -> list[BackgroundFiring]:
+        """Return the firing that runs and those that wait, as if each ended `now`."""
+        with self._changed:
+            running = self._running
+            waiting = [job for job in self._jobs if job is not None]
+        firings = []
+        if running is not None:
+            job, began = running
+            firings.append(BackgroundFiring(job.binding.id, job.it, job.queued, began, now))
+        for job in waiting:
+            firings.append(BackgroundFiring(job.binding.id, job.it, job.queued, now, now))
+        return firings
+
     def _work(self) -> None:
         if sys.platform == "linux" and not self.process:
             os.nice(19)  # of this thread alone: the training goes first
@@ -202,19 +238,21 @@ class HookThread:
                 job = self._jobs.popleft()
                 if job is None:
                     return
-                self._running = (job, monotonic())
+                began = perf_counter()
+                self._running = (job, began)
                 self._latest = (job.binding, job.it)
                 self._changed.notify_all()
-            began = perf_counter_ns()
             try:
                 self._call_with_retries(job)
             except BaseException as error:
                 if not self._given_up:
                     self._fail(job, error, goes_on=self.hook.on_error == "ignore")
-            took = perf_counter_ns() - began
+            ended = perf_counter()
+            took = round((ended - began) * 1e9)
             with self._changed:
                 count, total, longest = self._times.get(job.binding.id, (0, 0, 0))
                 self._times[job.binding.id] = [count + 1, total + took, max(longest, took)]
+                self._keep(BackgroundFiring(job.binding.id, job.it, job.queued, began, ended))
                 self._running = None
                 self._given_up = False
                 self._changed.notify_all()

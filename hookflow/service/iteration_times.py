@@ -1,10 +1,11 @@
 """Where the time of an iteration goes: the phases and hooks of the training thread, by a run's means or by a trace."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.events.log import event_log
@@ -13,6 +14,7 @@ from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, run_argument, short
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.render.loop import Row, rows
+from hookflow.monitor.iteration_trace import TracedIteration, traced_iterations
 
 TRAINING_KINDS = ("standard", "step", "optimizer", "parameter", "comm")
 """Kinds of points that, within an iteration, fire in training alone."""
@@ -23,13 +25,16 @@ class TimeSpan:
     """A phase or a hook in an iteration.
 
     `parts` has the begin of each piece, counted from that of the iteration, and its duration, both in ns. `point` is
-    where a hook fires; it is empty for a phase. `depth` is how many spans are around it.
+    where a hook fires; it is empty for a phase. `depth` is how many spans are around it. Of a hook in background
+    `queued` is when its firings were queued. `chain` is what is on the critical chain; None where all is.
     """
 
     name: str
     point: str = ""
     depth: int = 0
     parts: list[tuple[float, float]] = field(default_factory=list)
+    queued: Sequence[tuple[float, float]] = ()
+    chain: Sequence[tuple[float, float]] | None = None
 
     @property
     def begin(self) -> float:
@@ -167,92 +172,65 @@ def without_hooks(times: IterationTimes, hooks: Collection[str]) -> IterationTim
     return replace(times, total=begin, spans=spans)
 
 
-def read_traced_times(run: RunDir, iteration: int | None = None) -> IterationTimes | None:
+def read_traced_times(run: RunDir, number: int | None = None) -> IterationTimes | None:
     """Return the iteration of median length of the newest trace of rank 0; None if the run has no trace.
 
-    With `iteration` it is that one, counted from 1, of the newest trace that has it. Raises UserError if a trace is
+    With `number` it is that iteration, counted from 1, of the newest trace that has it. Raises UserError if a trace is
     damaged, or if none has the iteration.
     """
     every_trace = (_read_trace(path) for path in sorted(run.traces.glob("*.json")))
-    with_events = (trace for trace in every_trace if trace["events"])
-    if iteration is None:
-        newest = max(with_events, key=_began, default=None)  # one trace after another: they may be large
+    with_iterations = (trace for trace in every_trace if trace.iterations)
+    if number is None:
+        newest = max(with_iterations, key=attrgetter("began"), default=None)  # one after another: they may be large
         if newest is None:
             return None
-        return traced_times(newest["events"])
-    traces = sorted(with_events, key=_began, reverse=True)
-    for trace in traces:
-        times = traced_times(trace["events"], iteration)
-        if times is not None:
-            return times
-    known = sorted({event["args"]["iteration"] for trace in traces for event in _iterations_of(trace["events"])})
+        by_length = sorted(newest.iterations, key=attrgetter("micros"))
+        median = by_length[(len(by_length) - 1) // 2]
+        return _times_of(median, len(by_length))
+    known = set()
+    for trace in sorted(with_iterations, key=attrgetter("began"), reverse=True):
+        for traced in trace.iterations:
+            if traced.it == number:
+                return _times_of(traced, len(trace.iterations))
+            known.add(traced.it)
     if known:
-        hint = f"traced are {first_few(list(map(str, known)))}"
+        hint = f"traced are {first_few(list(map(str, sorted(known))))}"
     else:
         hint = f"hookflow ctl {run_argument(run)} trace"
-    raise UserError(Problem(f"the run {run.id} has no trace of iteration {iteration}", hint=hint))
+    raise UserError(Problem(f"the run {run.id} has no trace of iteration {number}", hint=hint))
 
 
-def _read_trace(path: Path) -> dict[str, Any]:
-    """Return when a trace began, and its events on the host of rank 0."""
+class RunTrace(NamedTuple):
+    """A trace of rank 0: when it began, in seconds since 1970, and the iterations that took any time."""
+
+    began: float
+    iterations: Sequence[TracedIteration]
+
+
+def _read_trace(path: Path) -> RunTrace:
     try:
         trace = read_object(read_regular(path))
-        events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-        events = [event for event in events if event["pid"] == 0 and event["tid"] == 0]
-        return {"began": float(trace["otherData"]["began"]), "events": events}
+        events = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 0]
+        iterations = [traced for traced in traced_iterations(events) if traced.micros > 0]
+        return RunTrace(float(trace["otherData"]["began"]), iterations)
     except (OSError, KeyError, TypeError, ValueError):
         hint = f"to see the means instead: hookflow graph {run_argument(RunDir(path.parent.parent))} --critical-chain"
         raise UserError(Problem(f"{short(path)} is no trace of hookflow", hint=hint)) from None
 
 
-def _began(trace: Mapping[str, Any]) -> float:
-    began: float = trace["began"]
-    return began
+def _times_of(traced: TracedIteration, num_traced: int) -> IterationTimes:
+    """Return the times of a traced iteration, of so many in its trace."""
+    spans = []
+    for row in traced.rows:
+        if row.kind == "outside":
+            continue
+        span = TimeSpan(row.title, row.point, row.depth, _in_ns(row.parts))
+        if traced.has_lanes:
+            span.queued = _in_ns(row.queued)
+            span.chain = _in_ns(row.chain)
+        spans.append(span)
+    return IterationTimes(traced.micros * 1000, spans, num_traced, iteration=traced.it)
 
 
-def _iterations_of(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [event for event in events if event["cat"] == "iteration" and float(event["dur"]) > 0]
-
-
-def traced_times(events: Sequence[Mapping[str, Any]], iteration: int | None = None) -> IterationTimes | None:
-    """Return the iteration of median length among the events of a trace, or a certain one; None if there is none."""
-    iterations = _iterations_of(events)
-    num_traced = len(iterations)
-    if iteration is not None:
-        iterations = [event for event in iterations if event["args"]["iteration"] == iteration]
-    if not iterations:
-        return None
-    by_length = sorted(iterations, key=lambda event: float(event["dur"]))
-    median = by_length[(len(by_length) - 1) // 2]
-    number = int(median["args"]["iteration"])
-    start = float(median["ts"])
-    total = float(median["dur"])
-    inside = []
-    for event in events:
-        offset = float(event["ts"]) - start
-        if event["cat"] not in ("iteration", "outside") and 0 <= offset < total:
-            inside.append((offset * 1000, float(event["dur"]) * 1000, str(event["name"]), str(event["cat"])))
-    inside.sort(key=lambda each: (each[0], -each[1]))
-    return IterationTimes(total * 1000, _merge_spans(inside), num_traced, iteration=number)
-
-
-MAX_ROUNDING_NS = 10.0
-"""ns by which a span may seem to begin before the one ahead of it has ended."""
-
-
-def _merge_spans(events: Iterable[tuple[float, float, str, str]]) -> list[TimeSpan]:
-    """Return a span for the events of one name at one depth: begin, duration, name, and "phase" or a point."""
-    spans: dict[tuple[str, str, int], TimeSpan] = {}
-    open_ends: list[float] = []
-    for begin, duration, name, category in events:
-        while open_ends and open_ends[-1] <= begin + MAX_ROUNDING_NS:
-            open_ends.pop()
-        if category == "phase":
-            point = ""
-        else:
-            point = category
-        key = (name, point, len(open_ends))
-        span = spans.setdefault(key, TimeSpan(*key))
-        span.parts.append((begin, duration))
-        open_ends.append(begin + duration)
-    return list(spans.values())
+def _in_ns(parts: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    return [(begin * 1000, duration * 1000) for begin, duration in parts]

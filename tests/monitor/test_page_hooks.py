@@ -16,6 +16,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, DroppedEdge, Edge, Plan, PlannedGroup
 from hookflow.graph.points import Point
 from hookflow.graph.render.loop import rows as loop_rows
+from hookflow.monitor import run_store
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.dashboard import ViewChoices
 from hookflow.monitor.hook_costs import binding_cost, unreached_bindings
@@ -26,6 +27,8 @@ from hookflow.monitor.screens.hooks import HooksScreen
 from hookflow.monitor.widgets.hook_order import HookOrderView, OrderRow, row_figures, row_of_run
 from hookflow.monitor.widgets.hook_reason import HookReason
 from hookflow.monitor.widgets.hook_table import COLUMNS, HookTable, filter_rows, hook_rows, keep_order, sort_rows
+from hookflow.service.runs import recorded_plan
+from tests.conftest import NewRun
 from tests.monitor.fake_run import BEGAN, append, make, make_ranks, plan, record
 from tests.monitor.shown import LOW, NORMAL, WIDE, Size, check_screens, press, screen_text, settle, shown, visit
 
@@ -690,3 +693,35 @@ def test_no_color_has_signs_in_the_place_of_colours(
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     assert "ema" in shown(whole, *keys)
+
+
+def test_what_the_run_does_not_come_to_is_found_once_a_look(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_of(whole)
+    looks = []
+
+    def count_looks(*given: object) -> frozenset[int]:
+        looks.append(given)
+        return frozenset()
+
+    monkeypatch.setattr(run_store, "unreached_bindings", count_looks)
+    store.refresh()
+    assert store.unreached == store.unreached == frozenset()
+    assert len(looks) == 1
+    store.refresh()
+    assert store.unreached == frozenset()
+    assert len(looks) == 2
+
+
+def test_the_mean_is_of_the_same_calls_as_p95_without_the_checks_of_a_trigger(new_run: NewRun) -> None:
+    run = new_run()
+    plan = recorded_plan(run)
+    clip = next(binding for binding in plan.bindings if binding.hook == "clip")
+    figures = [10, 15_000, 1_000, 1_000, [bin_of(1_000), 10]]
+    frame = record("frame", iters=[10, 150_000, 0, 0, [0]], hooks={str(clip.id): figures}, checks={str(clip.id): 5_000})
+    append(run, [record("run"), frame])
+    store = store_of(run)
+    cost = binding_cost(store.state, plan, store.pace, clip, whole_attempt=True)
+    assert (cost.count, cost.mean, cost.longest) == (10, 1_000, 1_000)
+    assert cost.p95 is not None
+    assert bin_of(round(cost.p95)) == bin_of(1_000)
+    assert (cost.spent, cost.share) == (15_000, 0.1)

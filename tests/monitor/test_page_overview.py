@@ -1,12 +1,15 @@
 """The first page at every size: is the training fine, what do the hooks cost, why did it fail?"""
 
+import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.containers import VerticalScroll
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
@@ -17,9 +20,9 @@ from hookflow.monitor.style import cells
 from hookflow.monitor.widgets.hook_order import HookOrderView
 from hookflow.monitor.widgets.hook_table import HookTable
 from hookflow.monitor.widgets.rank_table import RankTable
-from hookflow.monitor.widgets.run_header import HeaderItem, fit_items
+from hookflow.monitor.widgets.run_header import HeaderItem, RunHeader, fit_items
 from hookflow.monitor.widgets.stack_view import frame_text
-from hookflow.monitor.widgets.traceback_view import without_heading
+from hookflow.monitor.widgets.traceback_view import TracebackView, without_heading
 from hookflow.user_code import OURS
 from tests.monitor.conftest import read
 from tests.monitor.fake_run import append, make, make_ranks, record
@@ -221,3 +224,52 @@ def test_the_cursor_stays_in_sight_in_a_smaller_terminal(whole: RunDir, keys: tu
 
 def test_the_page(whole: RunDir) -> None:
     check_screens("page-overview", whole)
+
+
+def test_a_page_that_loses_its_widgets_shows_nothing_more(going: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the app ends each widget goes in a task of its own, and the app may still come to look at the run."""
+    looked = []
+
+    async def look_meanwhile(header: RunHeader) -> None:
+        page = header.screen
+        assert isinstance(page, OverviewScreen)
+        while page.query("#first-curve"):
+            await asyncio.sleep(0)
+        page.update_run(now=True)
+        looked.append(page)
+
+    monkeypatch.setattr(RunHeader, "on_unmount", look_meanwhile, raising=False)
+
+    async def leave(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        assert app.page is not None
+
+    visit(going, leave)
+    assert looked
+
+
+DIAGNOSIS = [
+    "the loss is NaN in iteration 28 (epoch 3, batch 6).",
+    "Parameters that are not finite: conv1.weight, norm1.bias, ….",
+    "First module with an output that is not finite: conv1 (Conv2d).",
+    "To avoid it: lower the learning rate.",
+]
+
+
+@pytest.mark.parametrize("size", [LOW, NORMAL, WIDE])
+def test_what_is_found_of_a_loss_that_is_nan_has_a_line_each_and_is_scrolled(tmp_path: Path, size: Size) -> None:
+    run = make(tmp_path / "nan", upto=80)
+    text = " ".join(DIAGNOSIS)
+    told = {"type": "NonFiniteLossError", "text": text, "traceback": f"NonFiniteLossError: {text}", "at": ""}
+    error = record("error", it=28, ep=3, hook="", point="", **told)
+    append(run, [error], [record("end", it=500, ep=5, status="failed", exit=1, reason="NonFiniteLossError")])
+
+    async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        view = app.screen.query_one(TracebackView)
+        raised = str(view.query_one("#raised", Static).visual)
+        assert raised.splitlines() == [f"✗ NonFiniteLossError: {DIAGNOSIS[0]}"]
+        assert str(view.query_one("#frames-before", Static).visual).splitlines() == DIAGNOSIS[1:]
+        scroll = view.query_one(VerticalScroll)
+        assert scroll.scroll_offset.y == 0
+        assert scroll.size.height > 0, "what does not fit can be scrolled to"
+
+    visit(run, look, size=size)

@@ -13,9 +13,10 @@ from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.iteration_trace import describe_progress, read_trace, total_by_hook, total_by_phase
 from hookflow.monitor.screens.trace import TotalsTable, TraceScreen
 from hookflow.monitor.state import RunState
+from hookflow.monitor.style import INK_STYLES
 from hookflow.monitor.widgets.waterfall import Waterfall
 from tests.monitor.fake_run import BEGAN, append
-from tests.monitor.shown import check_screens, press, screen_text, shown, visit
+from tests.monitor.shown import LOW, check_screens, press, screen_text, shown, visit
 
 MICROS = 27_400.0
 SPANS: Sequence[tuple[str, str, float, float]] = [
@@ -49,11 +50,68 @@ def write_trace(run: RunDir, count: int = 10, *, name: str = "it00000580", first
     append(run, [{"k": "trace", "t": t, "it": first + count, "ep": 5, "path": path, "first": first, "iters": count}])
 
 
+LANE_SPANS: Sequence[tuple[str, str, float, float]] = [
+    *SPANS[:-2],
+    ("report", "after_train_iter", 27_100.0, 20_100.0),
+    ("wait for embed", "wait", 27_120.0, 20_000.0),
+]
+"""The same in an iteration whose last hook waits for another one, in background."""
+
+LANE_FIRINGS: Sequence[tuple[str, int, float, float, float]] = [
+    # name, iteration, queued, begin, duration; in microseconds
+    ("embed", 580, 10_300.0, 10_320.0, 36_800.0),
+    ("render", 579, -9_000.0, -8_990.0, 20_000.0),
+    ("render", 580, 1_950.0, 11_010.0, 30_000.0),
+]
+
+
+@pytest.fixture
+def with_lanes(whole: RunDir) -> RunDir:
+    """A finished run with a traced iteration, beside which two hooks are at work: one is waited for."""
+    events: list[dict[str, Any]] = []
+    for name, category, begin, micros in (("iteration", "iteration", 0.0, 48_000.0), *LANE_SPANS):
+        shown_name = name.removeprefix("wait for ")
+        when = {"ts": begin, "dur": micros}
+        events.append({"ph": "X", "name": shown_name, "cat": category, **when, "args": {"iteration": 580}})
+    for name, it, queued, begin, micros in LANE_FIRINGS:
+        track = 2 if name == "embed" else 3
+        when = {"tid": track, "ts": begin, "dur": micros}
+        events.append({"ph": "X", "name": name, "cat": "p", **when, "args": {"iteration": it, "queued": queued}})
+    path = "traces/it00000580.json"
+    whole.traces.mkdir(exist_ok=True)
+    (whole.path / path).write_text(json.dumps({"traceEvents": events}))
+    append(whole, [{"k": "trace", "t": BEGAN, "it": 581, "ep": 5, "path": path, "first": 580, "iters": 1}])
+    return whole
+
+
 @pytest.fixture
 def traced(whole: RunDir) -> RunDir:
     """A finished run with ten traced iterations."""
     write_trace(whole)
     return whole
+
+
+def test_hooks_in_background_have_rows_and_the_critical_chain_is_marked(with_lanes: RunDir) -> None:
+    check_screens("page-trace-lanes", with_lanes, "6")
+
+
+def test_rows_of_hooks_in_background_have_what_lies_in_the_iteration(with_lanes: RunDir) -> None:
+    (only,) = iterations(with_lanes)
+    rows = {row.label: row for row in only.rows}
+    embed, render = rows["embed in background"], rows["render in background, since 579"]
+    assert (embed.queued, embed.parts) == ([(10_300, 20)], [(10_320, 36_800)])
+    assert render.parts == [(0, 11_010), (11_010, 30_000)]
+    assert render.queued == [(1_950, 9_060)]
+    assert embed.chain == [(10_300, 36_820)]
+    assert render.chain == []
+    assert rows["optimizer"].chain == []
+    assert rows["backward"].chain == [(10_200, 100)]
+    assert rows["report @ after_train_iter"].chain == [(47_120, 80)]
+    totals = {total.name: total.micros for total in total_by_hook([only], 0)}
+    assert totals["embed"] == 20_000, "what the training has waited for it"
+    assert "render" not in totals
+    phases = {total.name: total.micros for total in total_by_phase([only], 0)}
+    assert sum(phases.values()) == pytest.approx(48_000)
 
 
 def iterations(run: RunDir) -> Any:
@@ -66,7 +124,7 @@ def test_the_page(traced: RunDir) -> None:
 
 def test_spans_of_one_name_within_the_same_span_are_one_row(traced: RunDir) -> None:
     first = iterations(traced)[0]
-    rows = {row.name: row for row in first.rows}
+    rows = {row.label: row for row in first.rows}
     assert [*rows][:4] == ["data", "forward", "timer @ before_train_iter", "probe @ forward"]
     probe = rows["probe @ forward"]
     assert (len(probe.parts), probe.depth, probe.kind) == (32, 1, "hook")
@@ -173,3 +231,23 @@ def test_it_says_how_far_a_trace_is_until_it_has_come(going: RunDir) -> None:
 
 def test_no_progress_is_told_of_a_run_without_requests() -> None:
     assert describe_progress(RunState(), is_over=False) == ""
+
+
+def test_a_low_page_says_which_iteration_it_shows(traced: RunDir) -> None:
+    assert "it 580  27.40 ms" in shown(traced, "6", size=LOW)
+    assert "it 581  27.50 ms" in shown(traced, "6", "right_square_bracket", size=LOW)
+    assert "it 580  27" not in shown(traced, "6")
+
+
+def test_the_bar_at_the_cursor_has_its_colour(traced: RunDir) -> None:
+    async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await press(app, pilot, "6")
+        table = app.screen.query_one("#by-phase", TotalsTable)
+        assert table.cursor_row == 0
+        strip = table.render_line(1)
+        assert "backward" in strip.text
+        (bar,) = [segment.style for segment in strip if "▓" in segment.text]
+        assert bar is not None
+        assert bar.color == INK_STYLES["backward"].color
+
+    visit(traced, look)

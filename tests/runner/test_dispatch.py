@@ -400,6 +400,7 @@ def test_the_time_of_a_trigger_is_its_own_hooks(clock: Clock) -> None:
     bench.dispatcher.fire("after_backward")
     assert bench.spent == [21, 20, 7]
     assert [cell.n for cell in bench.books.cells] == [1, 0, 1]
+    assert [cell.checks for cell in bench.books.cells] == [0, 20, 0], "that of a firing belongs to it"
     assert bench.phases(ITERATION) == {"hooks": 48}
 
 

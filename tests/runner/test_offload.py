@@ -184,7 +184,7 @@ def test_auto_offloads_what_may_be_and_notes_what_stands_in_the_way() -> None:
 
 
 def new_worker(hook: PlannedHook, say: Callable[[str, str], None] = lambda text, level: None) -> HookThread:
-    return HookThread(hook, None, lambda: None, say)
+    return HookThread(hook, None, lambda: None, say, keeps=())
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_full_queue(when_full: WhenFull, fired: list[int], dropped: int) -> No
 
     for k in range(5):
         if worker.makes_room():
-            worker.put(QueuedFiring(BINDING, k, lambda k=k: fire(k), None, None))
+            worker.put(QueuedFiring(BINDING, k, 0.0, lambda k=k: fire(k), None, None))
         assert begun.wait(10)
     may_go_on.set()
     worker.wait()
@@ -232,10 +232,10 @@ def test_a_hook_that_hangs_is_named_while_the_training_waits_for_it(
         begun.set()
         may_go_on.wait()
 
-    worker.put(QueuedFiring(BINDING, 7, fire, None, None))
+    worker.put(QueuedFiring(BINDING, 7, 0.0, fire, None, None))
     assert begun.wait(LIMIT)
     if waits_for == "room":
-        worker.put(QueuedFiring(BINDING, 8, lambda: None, None, None))
+        worker.put(QueuedFiring(BINDING, 8, 0.0, lambda: None, None, None))
         assert worker.makes_room()
     worker.wait()
     assert len(said) >= 3

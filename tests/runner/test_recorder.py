@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -24,6 +25,7 @@ from hookflow.runner.logging.media import copied, drawn, pixels
 from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.logging.timing import Timeline, TimingAggregator
 from hookflow.runner.model.task import scalar
+from hookflow.service.runs import recorded_plan
 from tests.conftest import TESTS, NewRun, Trained, messages, reason, records
 from tests.distributed.several import carry_out
 from tests.hooks.stand_ins import OnCuda
@@ -482,6 +484,14 @@ def test_triggers_hold_and_its_time_is_its_own(trained: Trained) -> None:
     run_dir = trained(LISTENS % ", every=3", OFTEN, *BRIEF)
     offered = [key for key in logged(run_dir) if not key[1].startswith("again_")]
     assert len(Listens.heard) == len(offered) // 3
+    frames = records(run_dir, "frame")
+    checks: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    for frame in frames:
+        checks.update(frame.get("checks", {}))  # type: ignore[attr-defined]
+        totals.update({binding: entry[1] for binding, entry in frame["hooks"].items()})  # type: ignore[attr-defined]
+    (listens,) = recorded_plan(run_dir).at("on_log")
+    assert 0 < checks[str(listens.id)] < totals[str(listens.id)]
 
 
 @pytest.mark.parametrize(("on_error", "code"), [("raise", 1), ("ignore", 0), ("disable", 0)])

@@ -96,6 +96,33 @@ def follows(run: Any) -> None:
     run.log("slow_is_at", float(Slow.done))
 
 
+class Sleeps:
+    """Sleeps for 50 ms, and writes of each firing the iteration, and when it began and ended."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def after_train_iter(self, run: Any) -> None:
+        began = time.time()
+        time.sleep(0.05)
+        write_times(self.file, run.iter, began, time.time())
+
+
+class NotesTime:
+    """Writes of each firing the iteration, and when it was."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def after_train_iter(self, run: Any) -> None:
+        write_times(self.file, run.iter, time.time())
+
+
+def write_times(file: str, it: int, *times: float) -> None:
+    with Path(file).open("a") as written:
+        written.write(" ".join(map(repr, (it, *times))) + "\n")
+
+
 class Hangs:
     """Waits until a file is there."""
 

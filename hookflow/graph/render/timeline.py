@@ -15,7 +15,10 @@ from hookflow.numbers import aligned, percent
 
 
 class TimedSpan(Protocol):
-    """A part of an iteration: what it is, where it stands, and how long it takes, in ns."""
+    """A part of an iteration: what it is, where it stands, and how long it takes, in ns.
+
+    `queued` is when firings in background were queued, `chain` what is on the critical chain; None where all is.
+    """
 
     @property
     def label(self) -> str: ...
@@ -27,6 +30,10 @@ class TimedSpan(Protocol):
     def begin(self) -> float: ...
     @property
     def total(self) -> float: ...
+    @property
+    def queued(self) -> Sequence[tuple[float, float]]: ...
+    @property
+    def chain(self) -> Sequence[tuple[float, float]] | None: ...
 
 
 MIN_BAR_WIDTH = 20
@@ -34,6 +41,14 @@ FIGURES_WIDTH = 18  # behind a bar: a duration and a share, with the spaces arou
 
 FULL_BAR, THIN_BAR = "█", "▏"
 """The bar of what takes a cell or more, and of what takes less."""
+
+LIGHT_BAR, QUEUED_MARK = "░", "·"
+"""The bar of what is not on the critical chain, and the sign of what is queued."""
+
+CHAIN_MARK = "●"
+"""Stands before what is on the critical chain."""
+
+GANTT_LEGEND = f"{CHAIN_MARK} {FULL_BAR} critical chain   {LIGHT_BAR} beside it   {QUEUED_MARK} queued"
 
 
 def draw_chain(spans: Sequence[TimedSpan], total: float) -> list[str]:
@@ -48,12 +63,17 @@ def draw_chain(spans: Sequence[TimedSpan], total: float) -> list[str]:
 def draw_gantt(spans: Sequence[TimedSpan], total: float, width: int) -> list[str]:
     """Return a line for each span: its name, indented by what is around it, its bar, and how long it takes.
 
-    The bars are as wide as `width` columns leave room; names are cut where they would take more than half of it.
+    The bars are as wide as `width` columns leave room; names are cut where they would take more than half of it. Where
+    not all is on the critical chain, what is has a mark, and a legend follows.
     """
+    has_marks = any(span.chain is not None for span in spans)
     labels = []
     for span in spans:
+        mark = ""
+        if has_marks:
+            mark = f"{CHAIN_MARK} " if span.chain else "  "
         indent = "  " * span.depth
-        labels.append(indent + plain(span.label))
+        labels.append(mark + indent + plain(span.label))
     longest = max(map(cell_len, labels), default=0)
     label_width = min(longest, width // 2)
     room = width - label_width - FIGURES_WIDTH
@@ -62,8 +82,10 @@ def draw_gantt(spans: Sequence[TimedSpan], total: float, width: int) -> list[str
     for span, label in zip(spans, labels, strict=True):
         if cell_len(label) > label_width:
             label = label[: label_width - 1] + "…"
-        bar = _bar_of(span.parts, total, bar_width)
+        bar = _bar_of(span, total, bar_width)
         lines.append(f"{padded(label, label_width)} {bar} {_figures_of(span, total)}")
+    if has_marks:
+        lines += ["", GANTT_LEGEND]
     return lines
 
 
@@ -73,17 +95,32 @@ def _figures_of(span: TimedSpan, total: float) -> str:
     return f"{aligned(span.total)} {share:>6}"
 
 
-def _bar_of(parts: Sequence[tuple[float, float]], total: float, width: int) -> str:
+def _bar_of(span: TimedSpan, total: float, width: int) -> str:
     """Return a bar in which each part has the cells that it covers by half or more, and at least a thin sign."""
     cells = [" "] * width
+    _fill_cells(cells, span.queued, total, QUEUED_MARK)
+    if span.chain is None:
+        _fill_cells(cells, span.parts, total, FULL_BAR)
+    else:
+        _fill_cells(cells, span.parts, total, LIGHT_BAR)
+        on_chain = [*cells]
+        _fill_cells(on_chain, span.chain, total, FULL_BAR)
+        for at, cell in enumerate(on_chain):
+            if cells[at] == LIGHT_BAR:  # a chain goes through queues, too, and those keep their sign
+                cells[at] = cell
+    return "".join(cells)
+
+
+def _fill_cells(cells: list[str], parts: Sequence[tuple[float, float]], total: float, fill: str) -> None:
+    """Put a fill into the cells of each part, and a thin sign where it covers none by half."""
+    width = len(cells)
+    scale = width / total
     for begin, duration in parts:
-        scale = width / total
         first = round(begin * scale)
         last = min(round((begin + duration) * scale), width)
         if first < last:
-            cells[first:last] = FULL_BAR * (last - first)
+            cells[first:last] = fill * (last - first)
             continue
         at = min(int(begin * scale), width - 1)
         if cells[at] == " ":
             cells[at] = THIN_BAR
-    return "".join(cells)

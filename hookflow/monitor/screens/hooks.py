@@ -8,7 +8,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from hookflow.graph.plan import Binding
 from hookflow.monitor.bindings import key
-from hookflow.monitor.hook_costs import matching_bindings, unreached_bindings
+from hookflow.monitor.hook_costs import matching_bindings
 from hookflow.monitor.hook_facts import all_facts
 from hookflow.monitor.screens.hook_details import HookDetailsScreen
 from hookflow.monitor.screens.page import PageScreen
@@ -25,7 +25,8 @@ HELP = """\
 By cost: a row for each hook at each point, what took most of the last minute first. A click at a heading sorts.
 By order: the loop as a run walks through it. ▶ waits for the hooks whose lanes reach it; ← folds, → unfolds.
 mean, p95, max and share are of the last 60 s (v: of the attempt); dim where there was no call in them. The checks of a
-trigger count in mean and share. A hook in background has its real time, its queue and what it dropped below the table.
+trigger that says no count in the share alone.
+A hook in background has its real time, its queue and what it dropped below the table.
 """
 
 
@@ -121,7 +122,7 @@ class HooksScreen(PageScreen):
             window = "whole attempt"
         with_row = {binding.id for binding in plan.bindings}
         if not choices.empty_points:
-            with_row -= unreached_bindings(self.store.state, plan)
+            with_row -= self.store.unreached
         shown = counted(len(with_row), "row")
         if self.filter_text:
             matching = with_row & matching_bindings(plan, self.filter_text)

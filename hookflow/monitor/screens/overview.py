@@ -199,7 +199,7 @@ class OverviewScreen(PageScreen):
         table = self.query_one(HookTable)
         order = self.query_one(HookOrderView)
         if order.display != choices.by_order:
-            self.call_after_refresh(self.show_run)  # it has no size before
+            self.call_after_refresh(self.update_run, now=True)  # it has no size before
         table.display = not choices.by_order
         order.display = choices.by_order
         if self.focused in (None, table, order) and self.focused is not self.hook_view:

@@ -212,8 +212,8 @@ class PageScreen(Screen[None]):
 
     @property
     def _has_widgets(self) -> bool:
-        """Whether the page is whole: its widgets come after the page, and go before it when the app ends."""
-        return self._is_composed and bool(self.query(RunHeader))
+        """Whether the page is whole: its widgets come after the page, and go one by one when the app ends."""
+        return self._is_composed and self.app.is_running
 
     def on_mount(self) -> None:
         self._is_composed = True

@@ -62,12 +62,17 @@ class ReadingProgress(Message):
         self.whole = whole
 
 
+WATCHED_MARK = "▸"
+"""Stands before the run that the dashboard shows."""
+
+
 class RunsScreen(PageScreen):
     """Lists the runs; enter opens one, `c` compares those that are picked."""
 
     page_name: ClassVar[str] = "runs"
     can_filter: ClassVar[bool] = True
     help_text: ClassVar[str] = (
+        "▸ stands before the run that the other pages show.\n\n"
         "A filter is a text, or a condition as in `hookflow runs --filter`: status == 'failed' and lr > 0.1"
     )
 
@@ -167,8 +172,7 @@ class RunsScreen(PageScreen):
             for name in columns:
                 table.add_column(text_of(name), key=name)
         self._fill(table)
-        if here is not None:
-            self._go_to(here.path)
+        self._go_to(self._own_path if here is None else here.path)
         self._show_head()
         self._show_detail()
 
@@ -226,7 +230,8 @@ class RunsScreen(PageScreen):
 
     def _letter_of(self, row: Row) -> Text:
         if row.path not in self._picked:
-            return text_of(" ")
+            is_watched = row.path == self._own_path
+            return text_of((WATCHED_MARK if is_watched else " ", "focus"))
         place = self._picked.index(row.path)
         return text_of((LETTERS[place], SIDES[place]))
 

@@ -51,7 +51,7 @@ class TotalsTable(DataTable[Text]):
     """
 
     def __init__(self, title: str, name: str, id: str) -> None:  # noqa: A002  # Textual's name
-        super().__init__(id=id, cursor_type="row")
+        super().__init__(id=id, cursor_type="row", cursor_foreground_priority="renderable")  # bars keep their colours
         self.border_title = title
         self._name_title = name
 
@@ -87,6 +87,12 @@ class TraceScreen(PageScreen):
         "A row is a phase or a hook at its point, below what it lies in; its bar is when it ran. "
         "The tables have the time of phases without hooks, and of hooks without others that they called: "
         "in this iteration, and in the mean of all that were traced; the share is that of the mean.\n\n"
+        "An offloaded hook has a row of its own: `·` while a firing was queued, then when it ran. "
+        "*since* names an earlier iteration that queued it. "
+        "*wait for* is when the training thread waited for it, and the table has that as its time.\n\n"
+        "`●` stands before what is on the critical chain, and the rest is dim: "
+        "to make the iteration shorter, what is on it has to be faster. "
+        "Without such hooks that is the whole training thread, and nothing is marked.\n\n"
         "The file is in the run's directory, in the format that Perfetto opens."
     )
 
@@ -175,7 +181,7 @@ class TraceScreen(PageScreen):
             title += f", {ms(traced.device * 1e3)} ms on the device"
         waterfall.border_title = title
         waterfall.border_subtitle = out_of(self._place + 1, len(self._traced))
-        waterfall.show_iteration(traced)
+        waterfall.show_iteration(traced, self._short_title(traced))
         self._fit_waterfall()
         count = counted(len(self._traced), "iteration")
         for name, totals in (
@@ -185,6 +191,12 @@ class TraceScreen(PageScreen):
             table = self.query_one(name, TotalsTable)
             table.border_subtitle = f"mean of {count}"
             table.show_totals(totals)
+
+    def _short_title(self, traced: TracedIteration) -> str:
+        """Return what stands at the head of the names where the waterfall has no border, with a title."""
+        if not self.has_class("-low"):
+            return ""
+        return f"it {traced.it:,}  {ms(traced.micros * 1e3)} ms"
 
     def _fit_waterfall(self) -> None:
         """Let the waterfall take as many rows as it has, up to its share of the page."""
@@ -199,7 +211,8 @@ class TraceScreen(PageScreen):
             waterfall.styles.height = min(rows, max(round(height * LARGEST_SHARE), 6))
 
     def on_resize(self, event: Resize) -> None:
-        self.call_after_refresh(self._fit_waterfall)
+        self._shown = None  # the title stands elsewhere on a low page
+        self.call_after_refresh(self.update_run, now=True)
 
     def action_turn(self, step: int) -> None:
         self._go_to(self._place + step)

@@ -34,7 +34,6 @@ from hookflow.monitor.hook_costs import (
     hook_status,
     matching_bindings,
     row_cost,
-    unreached_bindings,
 )
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.run_store import RunStore
@@ -374,8 +373,7 @@ class HookOrderView(ScrollView, can_focus=True):
         width = self.scrollable_content_region.width
         if store is None or width <= 0:
             return
-        unreached = unreached_bindings(store.state, store.plan)
-        self._read_loop(store.plan, unreached, max(width // 24, 2))
+        self._read_loop(store.plan, store.unreached, max(width // 24, 2))
         has_points = any(each.kind == "point" for each in self._loop_rows)
         shown = []
         if has_points:

@@ -30,7 +30,6 @@ from hookflow.monitor.hook_costs import (
     matching_bindings,
     pending_switch,
     slowest_rank,
-    unreached_bindings,
 )
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import INK_STYLES, Part, text_of
@@ -205,7 +204,7 @@ def hook_rows(store: RunStore, choices: ViewChoices) -> list[HookRow]:
     """
     state = store.state
     plan = fold_groups(store.plan, choices.folded_groups)
-    unreached = frozenset() if choices.empty_points else unreached_bindings(state, store.plan)
+    unreached = frozenset() if choices.empty_points else store.unreached
     costs = {}
     members_of = {}
     for binding in plan.bindings:

@@ -27,7 +27,7 @@ class ListTable(DataTable[Text]):
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's name
-        super().__init__(id=id, cursor_type="row")
+        super().__init__(id=id, cursor_type="row", cursor_foreground_priority="renderable")
 
     def cell_differs(self, row: str, column: str, content: Text) -> bool:
         """Return whether a cell shows something else; its style counts."""

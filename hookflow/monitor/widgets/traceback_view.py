@@ -20,6 +20,10 @@ INSTALLED = re.compile(r'"[^"]*/(?:site|dist)-packages/')
 """What comes before the name of an installed package in a frame."""
 
 
+SENTENCE_END = re.compile(r"(?<=[.…]) (?=[A-Z])")
+"""Between two sentences."""
+
+
 @dataclass(frozen=True, slots=True)
 class TracebackText:
     """The lines of a traceback: those before the culprit's frame, that frame, those behind it."""
@@ -67,6 +71,14 @@ def without_heading(error: Error) -> str:
     notes = traceback[last.end() :].splitlines()
     kept = [note for note in notes if note and not _is_in_heading(note, error)]
     return "\n".join([frames, *kept])
+
+
+def split_diagnosis(error: Error) -> list[str]:
+    """Return the sentences of an error without frames, as of a loss that is NaN; of any other one its text alone."""
+    has_frames = any(FRAME.match(line) for line in error["traceback"].splitlines())
+    if has_frames:
+        return [error["text"]]
+    return SENTENCE_END.split(error["text"])
 
 
 def _is_in_heading(note: str, error: Error) -> bool:
@@ -135,6 +147,7 @@ class TracebackView(Vertical):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002  # Textual's name
         super().__init__(id=id, classes=classes)
         self._error: Error | None = None
+        self._is_diagnosed = False
 
     def compose(self) -> ComposeResult:
         yield Static("", id="raised", markup=False)
@@ -148,16 +161,21 @@ class TracebackView(Vertical):
         if error == self._error:
             return
         self._error = error
-        heading = text_of((f"✗ {error['type']}: {error['text']}", "error"))
+        told = split_diagnosis(error)
+        heading = text_of((f"✗ {error['type']}: {told[0]}", "error"))
         heading.no_wrap = False
-        heading.append("\n")
         places = [*placed(error)]
         raised = raised_at(error)
         if raised:
             places.append(f"raised at {raised}")
-        heading.append_text(text_of((", ".join(places), "warn")))
+        if places:
+            heading.append("\n")
+            heading.append_text(text_of((", ".join(places), "warn")))
         self.query_one("#raised", Static).update(heading)
         text = traceback_text(without_heading(error), error["at"])
+        self._is_diagnosed = len(told) > 1
+        if self._is_diagnosed:
+            text = TracebackText(Text("\n").join(map(text_of, told[1:])), Text(), Text())
         for name, lines in (("frames-before", text.before), ("culprit", text.culprit), ("frames-after", text.after)):
             part = self.query_one(f"#{name}", Static)
             part.update(lines)
@@ -168,6 +186,8 @@ class TracebackView(Vertical):
         scroll, culprit = self.query_one(VerticalScroll), self.query_one("#culprit", Static)
         if culprit.display:
             scroll.scroll_to_widget(culprit, top=True, animate=False)
+        elif self._is_diagnosed:
+            scroll.scroll_home(animate=False)
         else:
             scroll.scroll_end(animate=False)
 

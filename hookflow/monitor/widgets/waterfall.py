@@ -1,6 +1,8 @@
 """A traced iteration as a waterfall: each phase and hook in the order in which it began, over the time it took."""
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -14,17 +16,25 @@ from hookflow.monitor.style import Part, row
 from hookflow.monitor.widgets.run_header import PHASE_FILLS
 from hookflow.monitor.widgets.strip_view import StripView
 from hookflow.numbers import ms, percent
-from hookflow.text import fit_name
+from hookflow.text import cut, fit_name
 
 KIND_LOOKS = {
     **{phase: (fill, phase) for phase, fill in PHASE_FILLS.items()},
     "hook": (PHASE_FILLS["hooks"], "hooks"),
+    "background": (PHASE_FILLS["hooks"], "hooks"),
+    "wait": ("┄", "dim"),
     "outside": ("▶", "dim"),
 }
 """By the kind of a span the character and the style of its bar."""
 
 THIN_MARK = "▏"
 """The character of a span that is shorter than half a cell."""
+
+QUEUED_MARK = "·"
+"""The character of the time in which a firing of an offloaded hook was queued."""
+
+CHAIN_MARK = "●"
+"""Stands before a row that is on the critical chain."""
 
 FIGURES_WIDTH = 16
 """Cells for the duration and the share of a row, with those around them."""
@@ -41,7 +51,7 @@ def row_label(spans: SpanGroup) -> str:
     times = ""
     if len(spans.parts) > 1:
         times = f" ×{len(spans.parts)}"
-    return f"{'  ' * spans.depth}{spans.name}{times}"
+    return f"{'  ' * spans.depth}{spans.label}{times}"
 
 
 class TraceLayout:
@@ -54,13 +64,16 @@ class TraceLayout:
         longest = max((cell_len(row_label(spans)) for spans in traced.rows), default=0)
         self.name_width = min(longest, width * 2 // 5)
         self.has_device = traced.device is not None
-        self.bar_width = width - self.name_width - FIGURES_WIDTH
+        self.mark_width = 0
+        if traced.has_lanes:
+            self.mark_width = 2
+        self.bar_width = width - self.mark_width - self.name_width - FIGURES_WIDTH
         if self.has_device:
             self.bar_width -= DEVICE_WIDTH
         self.bar_width = max(self.bar_width, 1)
 
-    def axis(self) -> Strip:
-        """Return the head: the times at the quarters of the iteration, in milliseconds."""
+    def axis(self, title: str) -> Strip:
+        """Return the head: a title, or what the mark means; the times at the quarters of the iteration, in ms."""
         count = 1
         if self.bar_width >= QUARTERS_WIDTH:
             count = 4
@@ -72,7 +85,11 @@ class TraceLayout:
         device = ""
         if self.has_device:
             device = f"{'device':>{DEVICE_WIDTH}}"
-        return row(self.width, (f" {'':<{self.name_width}} {'ms':>5}{device} {'share':>6}  {scale}", "dim"))
+        if not title and self.traced.has_lanes:
+            title = f"{CHAIN_MARK} critical chain"
+        names_width = self.mark_width + self.name_width
+        names = f"{cut(title, names_width):<{names_width}}"
+        return row(self.width, (f" {names} {'ms':>5}{device} {'share':>6}  {scale}", "dim"))
 
     def row(self, spans: SpanGroup) -> Strip:
         """Return the row of some spans: name, milliseconds, share of the iteration, bars."""
@@ -86,26 +103,46 @@ class TraceLayout:
             else:
                 device = ms(spans.device * 1e3)
             device = f"{device:>{DEVICE_WIDTH}}"
-        is_phase = spans.kind not in ("hook", "outside")
+        mark = " " * self.mark_width
+        if spans.chain and self.mark_width:
+            mark = f"{CHAIN_MARK:<{self.mark_width}}"
+        is_phase = spans.kind in PHASE_FILLS
         parts: list[Part] = [
-            (f" {fit_name(row_label(spans), self.name_width)}", "strong" if is_phase else ""),
+            (f" {mark}", "focus"),
+            (fit_name(row_label(spans), self.name_width), "strong" if is_phase else ""),
             f" {ms(spans.total * 1e3):>5}{device}",
             (f" {share:>6}  ", "dim"),
-            self._bar(spans),
+            *self._bar(spans),
         ]
         return row(self.width, *parts)
 
-    def _bar(self, spans: SpanGroup) -> Part:
-        cells_per_micro = self.bar_width / self.micros
+    def _bar(self, spans: SpanGroup) -> list[Part]:
+        """Return the bars of a row; where hooks are in background, what is not on the critical chain is dim."""
         fill, style = KIND_LOOKS[spans.kind]
+        style_off_chain = "dim" if self.traced.has_lanes else style
         cells = [" "] * self.bar_width
+        styles = [style_off_chain] * self.bar_width
+        for begin, duration in spans.queued:
+            where = self._cells_of(begin, duration)
+            cells[where] = QUEUED_MARK * (where.stop - where.start)
         for begin, duration in spans.parts:
-            start = min(int(begin * cells_per_micro), self.bar_width - 1)
-            stop = round((begin + duration) * cells_per_micro)
-            stop = min(max(stop, start + 1), self.bar_width)
-            is_thin = duration * cells_per_micro < 0.5
-            cells[start:stop] = [THIN_MARK if is_thin else fill] * (stop - start)
-        return "".join(cells), style
+            where = self._cells_of(begin, duration)
+            is_thin = duration * self.bar_width / self.micros < 0.5
+            cells[where] = (THIN_MARK if is_thin else fill) * (where.stop - where.start)
+        for begin, duration in spans.chain:
+            where = self._cells_of(begin, duration)
+            styles[where] = [style] * (where.stop - where.start)
+        parts: list[Part] = []
+        for shown, group in groupby(zip(styles, cells, strict=True), key=itemgetter(0)):
+            parts.append(("".join(cell for _, cell in group), shown))
+        return parts
+
+    def _cells_of(self, begin: float, duration: float) -> slice:
+        """Return the cells of a time, one at least."""
+        cells_per_micro = self.bar_width / self.micros
+        start = min(int(begin * cells_per_micro), self.bar_width - 1)
+        stop = round((begin + duration) * cells_per_micro)
+        return slice(start, min(max(stop, start + 1), self.bar_width))
 
 
 class WaterfallAxis(StripView):
@@ -113,11 +150,12 @@ class WaterfallAxis(StripView):
 
     DEFAULT_CSS = "WaterfallAxis { height: 1; }"
     traced: TracedIteration | None = None
+    title = ""
 
     def draw(self, width: int, height: int) -> Sequence[Strip]:
         if self.traced is None:
             return []
-        return [TraceLayout(self.traced, width).axis()]
+        return [TraceLayout(self.traced, width).axis(self.title)]
 
 
 class WaterfallChart(StripView):
@@ -153,11 +191,12 @@ class Waterfall(Vertical):
         with WaterfallScroll():
             yield WaterfallChart()
 
-    def show_iteration(self, traced: TracedIteration) -> None:
-        """Show a traced iteration."""
+    def show_iteration(self, traced: TracedIteration, title: str = "") -> None:
+        """Show a traced iteration, with a title at the head of the names."""
         axis = self.query_one(WaterfallAxis)
         chart = self.query_one(WaterfallChart)
         axis.traced = traced
+        axis.title = title
         axis.redraw()
         chart.traced = traced
         chart.styles.height = len(traced.rows)

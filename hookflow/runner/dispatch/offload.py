@@ -6,11 +6,12 @@ from importlib import import_module
 from typing import Protocol
 
 from hookflow.graph.plan import Binding
+from hookflow.runner.logging.background import BackgroundSpans
 
 OFFLOAD_MODULE = "hookflow.offload.executor"
 
 
-class BackgroundExecutor(Protocol):
+class BackgroundExecutor(BackgroundSpans, Protocol):
     """Fires the offloaded hooks of a run in the background; `hookflow.offload.executor.OffloadExecutor` is one."""
 
     copies: dict[int, tuple[int, int]]

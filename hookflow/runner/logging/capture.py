@@ -3,6 +3,9 @@
 The training thread stamps the clock anyway; a capture costs it nothing. The trace has Chrome's format, which Perfetto
 opens: an event for each iteration, phase and firing, and for what lies between iterations. Times are in microseconds
 from `began` on, in seconds since 1970.
+
+Each offloaded hook has a track of its own. An event there is a firing while it ran: `iteration` is the one that queued
+it, and `queued` when. What the training thread waited for such a hook is an event of the category "wait" in its track.
 """
 
 import json
@@ -14,19 +17,28 @@ from typing import Any
 
 import numpy as np
 
-from hookflow.events.records import DEVICE, PHASES
+from hookflow.events.records import BACKGROUND, DEVICE, PHASES
 from hookflow.events.rundir import write_whole
 from hookflow.graph.plan import Plan
+from hookflow.runner.logging.background import BackgroundFiring, BackgroundSpan, BackgroundSpans, BackgroundWait
 from hookflow.runner.logging.timing import HOOKS, ITERATION, NOBODY, OUTSIDE, Array, Stamps, on_host_clock
 
 
 class TraceCapture:
     """Keeps what is stamped from `began` on (by `time.perf_counter`), until so many iterations are over.
 
-    `first` is the first iteration, counted from 1.
+    `first` is the first iteration, counted from 1. `background` has the offloaded hooks of a run with any.
     """
 
-    def __init__(self, plan: Plan, first: int, iters: int, began: float, rank: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        first: int,
+        iters: int,
+        began: float,
+        rank: int,
+        background: BackgroundSpans | None = None,
+    ) -> None:
         self.first = first
         self.iters = iters
         self._plan = plan
@@ -38,6 +50,11 @@ class TraceCapture:
         self._device: list[Stamps] = []
         self.on_device = False
         """Whether the device stamps the iterations, too."""
+        self._background = background
+        self._firings: list[BackgroundFiring] = []
+        self._waits: list[BackgroundWait] = []
+        if background is not None:
+            background.keeps.append(self.add_background)
 
     def add(self, marks: Array, apart: Sequence[Array], nested: Array, device: Sequence[Stamps]) -> None:
         """Take marks of the timeline, firings (binding, begin, seconds), and the stamps of iterations on the device.
@@ -49,6 +66,24 @@ class TraceCapture:
         self._nested.append(nested)
         self._device += [stamps for stamps in device if stamps[0][0] >= self._began]
 
+    def add_background(self, span: BackgroundSpan) -> None:
+        """Take a firing of an offloaded hook, or a wait for one, that is over; called in several threads."""
+        if isinstance(span, BackgroundWait):
+            self._waits.append(span)
+        else:
+            self._firings.append(span)
+
+    def end_background(self) -> None:
+        """Take no more of them, and those that are not over as far as they are."""
+        if self._background is None:
+            return
+        unfinished = self._background.unfinished(time.perf_counter())
+        self._background.keeps.remove(self.add_background)
+        kept = {(firing.binding, firing.queued) for firing in self._firings}
+        for firing in unfinished:
+            if (firing.binding, firing.queued) not in kept:  # one may have ended meanwhile
+                self._firings.append(firing)
+
     @property
     def is_whole(self) -> bool:
         if self.on_device and len(self._device) < self.iters:
@@ -57,7 +92,8 @@ class TraceCapture:
 
     def write(self, path: Path) -> int:
         """Write the trace, whole or not at all; return how many iterations it has."""
-        spans = sorted(chain(self._phases(), self._fired()), key=lambda span: (span[0], -span[1]))
+        waits = ((wait.began, wait.ended, wait.hook, "wait") for wait in self._waits)
+        spans = sorted(chain(self._phases(), self._fired(), waits), key=lambda span: (span[0], -span[1]))
         starts = np.array([begin for begin, _, name, _ in spans if name == "iteration"])
         if not len(starts):
             return 0
@@ -79,11 +115,29 @@ class TraceCapture:
                 if place != "outside" and host[0] <= begin <= until <= host[-1]:
                     first, last = np.interp([begin, until], host, device).tolist()
                     events.append({**event, **track, **_microseconds(first, last, zero)})
+        events += self._background_events(zero, end)
         path.parent.mkdir(exist_ok=True)
         lines = ",\n".join(map(json.dumps, events))  # one by one, so that the training gets its turns in between
         began = time.time() - time.perf_counter() + zero
         write_whole(path, f'{{"otherData": {{"began": {began:.6f}}}, "traceEvents": [\n{lines}\n]}}\n')
         return len(starts)
+
+    def _background_events(self, zero: float, end: float) -> Iterator[dict[str, Any]]:
+        """Yield the names of the tracks of offloaded hooks, and what ran or waited there between `zero` and `end`."""
+        tracks: dict[str, int] = {}
+        for firing in sorted(self._firings, key=lambda each: each.began):
+            if firing.queued >= end or firing.ended <= zero:
+                continue
+            bound = self._plan.bindings[firing.binding]
+            if bound.hook not in tracks:
+                tracks[bound.hook] = BACKGROUND + len(tracks)
+                track = {"pid": self._rank, "tid": tracks[bound.hook]}
+                name = f"{bound.hook} in background"
+                yield {"ph": "M", "name": "thread_name", **track, "args": {"name": name}}
+            event = {"ph": "X", "name": bound.hook, "cat": bound.point, "pid": self._rank, "tid": tracks[bound.hook]}
+            queued = round((firing.queued - zero) * 1e6, 3)
+            args = {"iteration": firing.it, "queued": queued}
+            yield {**event, **_microseconds(firing.began, firing.ended, zero), "args": args}
 
     def _phases(self) -> Iterator[tuple[float, float, str, str]]:
         """Yield begin, end, name and category of each iteration and phase, and of what lies between iterations."""

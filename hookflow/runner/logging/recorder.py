@@ -324,6 +324,7 @@ class EventRecorder:
         for capture in [each for each in self._captures if each.is_whole or self._closing.is_set()]:
             self._captures.remove(capture)
             timing.keeps.remove(capture.add)
+            capture.end_background()
             if timing.device:
                 timing.device.clock.every = bool(self._captures)
             self._write_trace(capture)
@@ -333,8 +334,10 @@ class EventRecorder:
         timing.phases = dict.fromkeys(timing.phases, 0)
         elapsed = time.monotonic() - self._run_began
         hooks = {}
+        checks = {}
         if elapsed >= self._hooks_due or self._closing.is_set():
             self._hooks_due = elapsed + min(HOOKS, SOONER * elapsed)
+            checks = {str(k): cell.checks for k, cell in enumerate(timing.cells) if cell.checks}
             hooks = {str(k): fired for k, cell in enumerate(timing.cells) if (fired := cell.take())}
         cost = self._cost
         self._cost = 0
@@ -353,6 +356,8 @@ class EventRecorder:
             cost=cost,
             elapsed=round(elapsed, 3),
         )
+        if checks:
+            frame["checks"] = checks
         if timing.device and (device := timing.device.take()):
             frame["device"] = device
         offloaded = timing.take_offloaded()

@@ -168,14 +168,14 @@ class Timeline:
 class DurationHistogram:
     """The durations of one thing since the last frame, in ns: number, sum, last, longest, and a histogram."""
 
-    __slots__ = ("_bins", "last", "longest", "n", "total")
+    __slots__ = ("_bins", "checks", "last", "longest", "n", "total")
 
     def __init__(self) -> None:
         self.last = 0
         self._reset()
 
     def _reset(self) -> None:
-        self.n = self.total = self.longest = 0
+        self.n = self.total = self.longest = self.checks = 0
         self._bins: Array = np.zeros(0, np.int64)
 
     def add(self, ns: Array) -> None:
@@ -188,6 +188,12 @@ class DurationHistogram:
         self.longest = max(self.longest, int(ns.max()))
         counts = np.bincount(compute_bins(ns), minlength=BINS)
         self._bins = self._bins + counts if len(self._bins) else counts
+
+    def add_checks(self, ns: Array) -> None:
+        """Take the durations of checks of a trigger that have said no: they belong to the total, and are no calls."""
+        more = int(ns.sum())
+        self.total += more
+        self.checks += more
 
     def take(self) -> list[Any] | None:
         """Return [n, total, longest, last, bins], as in a frame, and begin anew; None when nothing has been added."""
@@ -259,7 +265,7 @@ class TimingAggregator:
         for binding in np.flatnonzero(np.bincount(of)).tolist():  # np.unique would import numpy.ma
             mine = of == binding
             self.cells[binding].add(durations[mine & fired])
-            self.cells[binding].total += int(durations[mine & ~fired].sum())
+            self.cells[binding].add_checks(durations[mine & ~fired])
         new = np.concatenate(spans)
         nested = firings[fired, :3]
         timed = device.update(sampled, marks, new, np.concatenate([nested, *apart])) if device else ()

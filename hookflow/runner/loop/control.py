@@ -109,7 +109,8 @@ class CommandHandler:
         self._traced_until = done + int(iters)
         log = self.context.log
         ranks = self.context.parts.ranks
-        log.trace(TraceCapture(self.context.plan, done + 1, int(iters), perf_counter(), ranks.rank))
+        background = self.context.engine.offloaded
+        log.trace(TraceCapture(self.context.plan, done + 1, int(iters), perf_counter(), ranks.rank, background))
         return f"iterations {done + 1} to {self._traced_until}"
 
     def _off(self, hook: str) -> None:

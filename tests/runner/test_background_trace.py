@@ -1,0 +1,109 @@
+"""A trace has when offloaded hooks ran and what the training waited for, as the hooks themselves have seen it."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.iteration_trace import read_trace
+from hookflow.service.iteration_times import read_traced_times
+from tests.cli.conftest import invoke
+from tests.conftest import Trained
+from tests.support.overrides import commander
+
+CLOCKS = 0.005
+"""Seconds by which the clock of a trace and that of a hook may differ: one is adjusted while the run goes on."""
+
+FIRST, LAST = 4, 8
+"""The iterations that are traced."""
+
+Times = dict[int, list[float]]
+
+
+def times_in(file: Path) -> Times:
+    """Return what a hook has written: the times of each iteration, in seconds since 1970."""
+    times = {}
+    for line in file.read_text().splitlines():
+        it, *seconds = line.split()
+        times[int(it)] = [float(each) for each in seconds]
+    return times
+
+
+def events_of(run: RunDir) -> tuple[float, list[dict[str, Any]]]:
+    (path,) = run.traces.iterdir()
+    trace = json.loads(path.read_text())
+    return trace["otherData"]["began"], [event for event in trace["traceEvents"] if event["ph"] == "X"]
+
+
+@pytest.fixture(params=["true", '"process"'])
+def traced(request: pytest.FixtureRequest, trained: Trained, tmp_path: Path) -> RunDir:
+    """A run with a hook in background that one in the training waits for, and one that nobody waits for."""
+    sleeps = 'hooks.%s={use="./offloaded_hooks.py:Sleeps", args={file="%s"}, offload=%s, queue=99}'
+    note = 'hooks.note={use="./offloaded_hooks.py:NotesTime", args={file="%s"}, after=["awaited"]}'
+    return trained(
+        sleeps % ("awaited", tmp_path / "awaited", request.param),
+        sleeps % ("queued", tmp_path / "queued", request.param),
+        note % (tmp_path / "note"),
+        commander(tmp_path / "sent", (FIRST - 1, f"trace {LAST - FIRST + 1}")),
+    )
+
+
+def test_a_lane_has_the_times_that_the_hook_has_noted(traced: RunDir, tmp_path: Path) -> None:
+    began, events = events_of(traced)
+    for hook in ("awaited", "queued"):
+        noted = times_in(tmp_path / hook)
+        lane = {event["args"]["iteration"]: event for event in events if event["name"] == hook and event["tid"] >= 2}
+        assert {*range(FIRST, LAST + 1)} <= {*lane}
+        for it, event in lane.items():
+            if it not in noted:  # it had not begun when the trace was written
+                continue
+            first = began + event["ts"] / 1e6
+            last = first + event["dur"] / 1e6
+            assert event["cat"] == "after_train_iter"
+            assert began + event["args"]["queued"] / 1e6 <= first
+            assert first <= noted[it][0] + CLOCKS
+            if it <= LAST - 2:  # which has ended while the trace went on
+                assert noted[it][1] <= last + CLOCKS
+                assert event["dur"] >= 50_000
+        for it, then in pairwise(sorted(lane)):
+            assert lane[it]["ts"] + lane[it]["dur"] <= lane[then]["ts"] + 0.01, "a thread has one firing at a time"
+
+
+def test_the_training_waits_until_the_firing_is_over(traced: RunDir, tmp_path: Path) -> None:
+    began, events = events_of(traced)
+    awaited, note = times_in(tmp_path / "awaited"), times_in(tmp_path / "note")
+    waits = [event for event in events if event["cat"] == "wait" and event["tid"] == 0]
+    by_iteration = {event["args"]["iteration"]: event for event in waits if event["name"] == "awaited"}
+    assert by_iteration, "a busy machine may come to the hook that waits when there is nothing to wait for"
+    assert {*by_iteration} <= {*range(FIRST, LAST + 1)}
+    for it, wait in by_iteration.items():
+        first = began + wait["ts"] / 1e6
+        last = first + wait["dur"] / 1e6
+        assert first <= awaited[it][1] + CLOCKS
+        assert awaited[it][1] - CLOCKS <= last <= note[it][0] + CLOCKS
+
+
+def test_the_critical_chain_goes_through_the_hook_that_is_waited_for(traced: RunDir) -> None:
+    (path,) = traced.traces.iterdir()
+    iterations = read_trace(path)
+    assert not isinstance(iterations, str)
+    for traced_iteration in iterations:
+        assert traced_iteration.has_lanes
+        rows = {row.label: row for row in traced_iteration.rows}
+        if "wait for awaited" not in rows:
+            continue
+        on_chain = sum(duration for _, duration in rows["awaited in background"].chain)
+        assert on_chain >= 50_000
+        assert rows["forward"].chain, "before the firing was queued the training is on it"
+        assert not rows["wait for awaited"].chain
+    times = read_traced_times(traced, FIRST)
+    assert times is not None
+    lane = next(span for span in times.spans if span.name == "awaited in background")
+    assert lane.chain is not None
+    drawn = invoke("graph", str(traced.path), "--gantt", str(FIRST), columns=120)
+    assert "● awaited in background" in drawn
+    assert "wait for awaited" in drawn
+    assert "critical chain" in drawn
