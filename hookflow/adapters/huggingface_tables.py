@@ -1,4 +1,4 @@
-"""What Hugging Face's Trainer calls by point of hookflow, and which of its own callbacks have a counterpart.
+"""The calls of Hugging Face's Trainer by point of hookflow, and which of its own callbacks have a counterpart.
 
 Source: `transformers.trainer` and `transformers.trainer_callback`, version 5.24.
 """

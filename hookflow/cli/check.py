@@ -98,7 +98,7 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What was found in a pipeline, and what its hooks were seen to touch where a short run has watched them."""
+    """The findings in a pipeline, and what its hooks were seen to touch where a short run has watched them."""
 
     findings: "Findings"
     observed: "ObservationReport | None"

@@ -347,7 +347,7 @@ def _print_address(address: str) -> None:
 def _living_runs(folder: Path) -> list[RunDir]:
     """Return the runs of a folder that train, the newest first.
 
-    A run of another machine that has stalled is none of them: nobody can say whether its process is still there.
+    A run of another machine that has stalled is none of them: it is unknown whether its process is still there.
     """
     from hookflow.monitor.health import ALIVE
     from hookflow.monitor.index import Index

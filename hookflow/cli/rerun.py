@@ -320,7 +320,7 @@ def _unthrottle(pipeline: Pipeline) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What keeps a rerun from writing outside its own folder: overrides, and hooks that are left out."""
+    """The measures that keep a rerun from writing outside its own folder: overrides, and hooks that are left out."""
 
     overrides: tuple[str, ...]
     left_out: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What decides the order of two bindings of a point: edges, phases, or the file alone."""
+"""The decisions on the order of two bindings of a point: edges, phases, or the file alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from hookflow.graph.plan import PHASES, Binding, Edge, Half, Phase, PlannedHook,
 
 @dataclass(frozen=True, slots=True)
 class RankedBinding:
-    """What the order of a point says of a binding: its number, and the phase that it fires in."""
+    """The place of a binding in the order of a point: its number, and the phase that it fires in."""
 
     id: int
     hook: str

@@ -1,4 +1,4 @@
-"""What a hook declares that it does, beside firing at its points: its capabilities.
+"""The declarations of a hook beside its points: its capabilities.
 
 They are the only way by which hookflow knows more of a hook than its points, slots and edges: a hook of the user's has
 every one that a built-in hook has. `Hook.capabilities` holds them; `Hook.capabilities_for` adds those that depend on
@@ -55,7 +55,7 @@ class ExportedWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCapabilities:
-    """What a hook does beside firing at its points. Raises TypeError for a field or a value that is not known.
+    """The effects of a hook beside firing at its points. Raises TypeError for a field or a value that is not known.
 
     A subclass that declares capabilities of its own has these alone. To add to those of its base, it writes
     `capabilities = dataclasses.replace(Base.capabilities, accumulates=True)`.

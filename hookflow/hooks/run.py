@@ -83,7 +83,7 @@ class Run(Protocol):
 
     @property
     def stage(self) -> Stage:
-        """What the run does at the moment: "start", "train", "val", "test", "save", "paused" or "end"."""
+        """The current stage of the run: "start", "train", "val", "test", "save", "paused" or "end"."""
 
     @property
     def split(self) -> str:
@@ -100,13 +100,13 @@ class Run(Protocol):
     def batch_set(self) -> str | None:
         """The training set that the current batch is of, "photos" of `[data.train.photos]`.
 
-        None where there is one set without a name, where a step has a batch of each set, and from
-        `before_optimizer_step` on of an iteration with batches of several sets.
+        None where there is one set without a name, or a step has a batch of each set. None also from
+        `before_optimizer_step` on in an iteration with batches of several sets.
         """
 
     @property
     def batch_weight(self) -> float | torch.Tensor:
-        """What this rank's share of the current batch weighs in means; from `before_optimizer_step` on, of the
+        """The weight of this rank's share of the current batch in means; from `before_optimizer_step` on, of the
         iteration.
 
         It is what the task's `batch_weight(batch)` returns, on another device than the CPU a tensor of one element.

@@ -226,7 +226,7 @@ def _is_beyond_float(text: str, value: float) -> bool:
 
 
 PYTHONS_WORDS = {"True": "true", "False": "false", "None": "null"}
-"""What Python's words are in TOML, and `null` for `--set`. As texts they would be true in an `if`, each of them."""
+"""Python's words in TOML, and `null` for `--set`. As texts they would be true in an `if`, each of them."""
 
 
 def is_unfinished(text: str) -> bool:

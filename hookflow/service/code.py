@@ -1,4 +1,4 @@
-"""What commands say of the code of runs: what differs, what a resume refuses, and the code that a rerun runs."""
+"""The output of commands on the code of runs: what differs, what a resume refuses, and the code that a rerun runs."""
 
 from __future__ import annotations
 

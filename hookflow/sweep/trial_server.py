@@ -48,7 +48,7 @@ PRELOADED = (
     "hookflow.hooks.builtin.metrics",
     "hookflow.zoo.tasks",
 )
-"""What most trainings import besides torch itself."""
+"""The modules that most trainings import besides torch."""
 
 POLL_INTERVAL = 0.02
 """Seconds between the looks of the server at the processes that it has forked."""
@@ -69,7 +69,7 @@ class ForkedTraining:
 class TrialServer:
     """The server, as the sweep sees it: it starts at once, in a session of its own, and ends when it is closed.
 
-    What it prints goes to the file `log`. It has the variables of `environment` besides those of this process.
+    Its output goes to the file `log`. It has the variables of `environment` besides those of this process.
     Trainings that are under way when it ends go on.
     """
 

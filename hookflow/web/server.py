@@ -28,7 +28,7 @@ VIEWER_EXIT_SECONDS = 5.0
 """Seconds that the viewers have to end; one that has not ended by then is killed."""
 
 HEARTBEAT_SECONDS = 15.0
-"""Seconds after which a browser is asked whether it is still there."""
+"""Seconds between tests whether a browser is still there."""
 
 MAX_CELLS = 1000
 """The most columns, and rows, that a viewer is given."""

@@ -190,7 +190,8 @@ class FSDPStrategy(SeveralRanksStrategy):
 def _refuse_gradient(name: str, gradient: Tensor) -> None:
     """Raise UserError: a loss is computed from the shards of a parameter, whose gradient FSDP does not average.
 
-    PyTorch calls this for such a gradient alone. That of the gathered weights is put into the shards without a call.
+    PyTorch calls this for such a gradient alone. The gradient of the gathered weights is put into the shards
+    without a call.
     """
     message = (
         f'the loss is computed from the shards of "{name}", outside the forward pass of the module that has it: '

@@ -49,7 +49,7 @@ def close_open_files() -> None:
 def _files_by_layer() -> tuple[list[Any], list[Any], list[Any]]:
     """Return the open files that hold something back: of text, those written in Python, and Python's buffers.
 
-    What one of them passes on may arrive in one of a list that comes later.
+    Data that one of them passes on may arrive in one of a list that comes later.
     """
     texts = []
     in_python = []
