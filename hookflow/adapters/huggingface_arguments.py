@@ -64,7 +64,7 @@ def make_arguments(run: Run, recorded: RecordedPipeline) -> Any:
 class RunDevice:
     """The device and the processes of a run, under the names that `TrainingArguments` has for them.
 
-    Accelerate is asked for nothing.
+    Accelerate is not called.
     """
 
     view_of_run: Any = None

@@ -45,7 +45,7 @@ def check(
     """Validate a pipeline, summarise it, and report its warnings.
 
     `check` validates the keys, the hooks with their arguments, order and triggers, and the names of all components.
-    Of their arguments it validates names and plain types, where the source shows a signature. It builds nothing:
+    It validates names and plain types of their arguments, where the source shows a signature. It builds nothing:
     `hookflow run --dry-run` does, and finds data without batches. Hooks are imported, so their files run; with
     `--no-import` none of them runs, and the hooks are listed.
 

@@ -24,7 +24,7 @@ OrderedBinding = Binding | RankedBinding
 class PointDecisions:
     """The decided order of the bindings of a point, apart from the file.
 
-    Loose edges decide nothing. A second half of an around comes after the plain methods of its phase. So a binding that
+    Loose edges decide nothing. A second half of an around comes after the plain methods of its phase. A binding that
     must wait for a second half comes after one that need not, whatever the order of the file.
     """
 

@@ -40,7 +40,7 @@ class FrameworkNames:
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Arguments of its hooks. Equal names are left out."""
     unmistakable: tuple[str, ...] = ()
-    """Those of the arguments that a function hardly takes from a pipeline file."""
+    """The arguments that a function hardly takes from a pipeline file."""
     members: Mapping[str, str] = field(default_factory=dict)
     """Methods of its hooks, and the attribute `priority`.
 
@@ -120,7 +120,7 @@ class HookAdapter:
     def claims(self, kind: type) -> bool:
         """Say whether `read` can read a class. It must not import the framework for that.
 
-        A class is shown to the adapter if one of its bases stands in the framework's package, or if one of its methods
+        The adapter is given a class with a base in the framework's package. It is also given one with a method that
         is named like a point and takes an argument that the point does not offer.
         """
         return False
@@ -226,8 +226,8 @@ def read_adapted_capabilities(
 ) -> HookCapabilities:
     """Return the capabilities of the hooks that call objects of a class: those of `base`, and its own.
 
-    A class may declare `capabilities` as a hook of hookflow does. What it writes outside the run directory is
-    otherwise `known` of its nearest base in the framework's `packages`.
+    A class may declare `capabilities` as a hook of hookflow does. Its writes outside the run directory are otherwise
+    `known` of its nearest base in the framework's `packages`.
     """
     blocker = base.capabilities.offload_blocker
     for parent in get_bases(kind):

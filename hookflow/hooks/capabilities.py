@@ -21,7 +21,7 @@ class SavedCheckpoints:
     names: tuple[str, ...] = ("last",)
     """Every name that the hook gives to a checkpoint."""
     names_of_weights: tuple[str, ...] = ()
-    """Those of the names whose checkpoints hold weights alone, from which no run resumes."""
+    """The names whose checkpoints hold weights alone, from which no run resumes."""
     keep: int = 1
     """How many of the newest stay, beside those that have a name."""
     folder: str | None = None
@@ -62,7 +62,7 @@ class HookCapabilities:
     """
 
     writes_outside: Collection[str] | bool = ()
-    """What the hook writes outside the run directory: a file elsewhere, a message to a server.
+    """The writes of the hook outside the run directory: a file elsewhere, a message to a server.
 
     It holds the names of the arguments that say where (`("out_dir",)`); the hook writes nothing there while they are
     None. It is True if the hook writes outside whatever its arguments are. A rerun sets these arguments to None, or

@@ -197,8 +197,8 @@ class Run(Protocol):
         """Let the network have the average that a hook keeps: `with run.average("ema"): sample()`.
 
         With None it has its own weights, also within a validation of an average. Inside it is in evaluation, without
-        gradients; afterwards it is as before, to the bit, and a backward pass goes on as if nothing had been. Until the
-        average begins, the weights stand for it. With FSDP all ranks must call it. Raises UserError, which names the
+        gradients; afterwards it is as before, to the bit, and a backward pass goes on as if nothing had been. Until
+        the average begins, it is the weights. With FSDP all ranks must call it. Raises UserError, which names the
         averages that there are, for another name.
         """
 

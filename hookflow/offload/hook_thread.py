@@ -51,7 +51,8 @@ class QueuedFiring:
 
 
 class HookThread:
-    """The thread of one hook, and the firings that wait for it. `say` is told for how long the training waits."""
+    """The thread of one hook, and the firings that wait for it. `say` receives the time for which the training
+    waits."""
 
     def __init__(self, hook: PlannedHook, models: ModelCopies | None, failed: Callable[[], None], say: Say) -> None:
         self.hook = hook

@@ -1,8 +1,8 @@
 """A process that has imported torch, and forks a training process for each trial: `hookflow sweep --in-process`.
 
-To start Python and to import torch takes seconds, and a small trial may train for less. The server does both once, and
-nothing else: it imports no code of the user's, computes nothing and draws no random number. So a process that it forks
-is what a process of its own would be once it has imported torch, and trains to the same bits.
+To start Python and to import torch takes seconds, and a small trial may train for less. The server does both once,
+and nothing else: it imports no code of the user's, computes nothing and draws no random number. A process that it
+forks is like a new process that has imported torch, and trains to the same bits.
 
 The sweep sends the arguments of a training, and the files for its output and its locks. The server answers with lines
 of JSON: `started` with the process, `refused` with a reason, and later `ended` with the process and its exit code.

@@ -54,7 +54,7 @@ class WeightMisfits(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """Where the weights of a model are: `path` is a file, or what stands for the entry of a sharded checkpoint."""
+    """Where the weights of a model are: `path` is a file, or the name of the entry of a sharded checkpoint."""
 
     path: Path
     shown: str

@@ -1,8 +1,8 @@
 """Files that hooks and tasks have left open: what Python still holds back of them is written before a process ends.
 
 Python writes it when it destroys a file object, which need not happen before a process ends. Where a file object is
-part of a circle of objects, the garbage collector may close the file before the text in the file object has been passed
-on: whether it does so differs between versions of Python.
+part of a circle of objects, the garbage collector may close the file before its text has been passed on. Versions of
+Python differ in that.
 """
 
 import gc

@@ -50,8 +50,8 @@ class StateCopy:
 class HostCopier:
     """Copies states into the host's memory: pinned where they come from a GPU.
 
-    A copy has the memory of an earlier one that was given back, tensor by tensor of the same shape and kind. Of a
-    sharded tensor it has this rank's shard; the copies are sharded over `mesh`.
+    A copy has the memory of an earlier one that was given back, tensor by tensor of the same shape and kind. A
+    sharded tensor is held as this rank's shard; the copies are sharded over `mesh`.
     """
 
     def __init__(self, mesh: DeviceMesh | None = None) -> None:
