@@ -33,7 +33,7 @@ _MODES: dict[str, Mode] = {word: mode for mode, words in WORDS.items() for word 
 
 
 _ARITHMETIC_SIGN = re.compile(r"\s(?:[-+*/%]|\*\*|//)\s|\b(?:abs|min|max|value)\(")
-"""What tells a formula from the name of a metric, which may have a hyphen in it: a sign between blanks, or a call."""
+"""The mark of a formula: a sign between blanks, or a call. The name of a metric may have a hyphen in it."""
 
 
 def is_formula(metric: str) -> bool:

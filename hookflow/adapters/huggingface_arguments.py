@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def make_arguments(run: Run, recorded: RecordedPipeline) -> Any:
     """Return the arguments of a run, an instance of `TrainingArguments`.
 
-    What a pipeline does not say has the value of Hugging Face's default.
+    Values that a pipeline does not set are Hugging Face's defaults.
     """
     section = recorded.section
     values: dict[str, Any] = {
@@ -64,7 +64,7 @@ def make_arguments(run: Run, recorded: RecordedPipeline) -> Any:
 class RunDevice:
     """The device and the processes of a run, under the names that `TrainingArguments` has for them.
 
-    Accelerate is asked for nothing.
+    Accelerate is not called.
     """
 
     view_of_run: Any = None
@@ -123,7 +123,7 @@ class RankingSpec:
     metric: str
     mode: str
     name: str
-    """The name that the best checkpoint goes by."""
+    """The name of the best checkpoint."""
     restores_best: bool
 
 

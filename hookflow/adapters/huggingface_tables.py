@@ -1,4 +1,4 @@
-"""What Hugging Face's Trainer calls by point of hookflow, and which of its own callbacks have a counterpart.
+"""The calls of Hugging Face's Trainer by point of hookflow, and which of its own callbacks have a counterpart.
 
 Source: `transformers.trainer` and `transformers.trainer_callback`, version 5.24.
 """
@@ -50,7 +50,7 @@ ALWAYS_BOUND = (
 """The points by which the trainer counts, logs and looks at the flags, whatever a callback has to do there."""
 
 PASS_START_EVENTS = {"before_test": "on_predict", "before_predict": "on_predict"}
-"""Points at which a pass begins, whose duration is told by an event at its end."""
+"""Points at which a pass begins; an event at its end has its duration."""
 
 SUBSTEP_EVENT = "on_substep_end"
 """Called between the batches of an iteration: hookflow has no point there."""

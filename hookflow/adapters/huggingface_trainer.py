@@ -45,7 +45,7 @@ class LRSchedulerView(RunView):
 
 
 class SeveralOptimizersView(RunView):
-    """Stands for the optimizer of a run that has several; Hugging Face's Trainer has one."""
+    """The optimizer of a run that has several; Hugging Face's Trainer has one."""
 
     shown = "one optimizer (this run has several)"
 
@@ -98,7 +98,7 @@ class EvaluationSchedule:
 
 
 class TrainerView(RunView):
-    """What the callbacks of a run share. Any attribute of the Trainer beyond its own raises.
+    """The state that the callbacks of a run share. Any attribute of the Trainer beyond its own raises.
 
     Hugging Face's Trainer calls an event of all callbacks, and then looks at the flags. Here each callback is a hook:
     the flags are looked at once the last of them has been called at a point.
@@ -245,7 +245,7 @@ class TrainerView(RunView):
         if control is not None:
             self.control = control
 
-    # What the Trainer does before the callbacks of a place are called.
+    # The actions of the Trainer before the callbacks of a place are called.
 
     def _begin_place(self, offered: Mapping[str, Any]) -> None:  # noqa: C901  # a table: a case for each point
         match self.point:
@@ -380,7 +380,7 @@ class TrainerView(RunView):
         args = self.args
         return int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
 
-    # What the Trainer does after the callbacks of a place have been called.
+    # The actions of the Trainer after the callbacks of a place have been called.
 
     def _settle(self) -> None:
         if self.point == "after_val":
@@ -391,7 +391,7 @@ class TrainerView(RunView):
             self._follow_flags()
 
     def _follow_flags(self) -> None:
-        """Ask the run for what the flags say. What it has been asked for cannot be taken back."""
+        """Ask the run for what the flags say. A request cannot be taken back."""
         run = self.run
         control = self.control
         for flag in self._requested:

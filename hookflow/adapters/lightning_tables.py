@@ -1,4 +1,4 @@
-"""What Lightning calls by point of hookflow, and what its own callbacks touch, by its names.
+"""The calls of Lightning by point of hookflow, and what its own callbacks touch, by its names.
 
 Source: `lightning.pytorch.callbacks` and `lightning.pytorch.loops`, version 2.6.
 """
@@ -118,7 +118,7 @@ CALLBACK_WRITES_OUTSIDE: Mapping[str, OutsideWrites] = {
     "OnExceptionCheckpoint": True,
     "SpikeDetection": ("exclude_batches_path",),
 }
-"""What Lightning's own callbacks write outside the run directory."""
+"""The places outside the run directory to which Lightning's own callbacks write."""
 
 
 def translate_methods() -> dict[str, str]:

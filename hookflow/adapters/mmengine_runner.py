@@ -35,7 +35,7 @@ class LoopView(RunView):
 
     shown = "a loop of MMEngine"
     COUNTERS: ClassVar = ("iter", "epoch", "max_iters", "max_epochs")
-    """What the training loop has of the runner."""
+    """The attributes of the runner that the training loop has."""
 
     def __init__(self, runner: "RunnerView", split: str) -> None:
         self._runner = runner

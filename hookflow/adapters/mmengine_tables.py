@@ -1,4 +1,4 @@
-"""What MMEngine's hooks are called with, and what its own ones touch, by its names.
+"""The arguments of MMEngine's hooks, and the slots of its own ones, by its names.
 
 Source: `mmengine.hooks` and `mmengine.runner.loops`, version 0.10.
 """

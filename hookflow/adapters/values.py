@@ -1,4 +1,4 @@
-"""What adapters take out of the values of hooks and of steps, and put into checkpoints."""
+"""The values that adapters take out of the values of hooks and of steps, and put into checkpoints."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence

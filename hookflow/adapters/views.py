@@ -12,7 +12,7 @@ class RunView:
     """A view of a run as hooks of another framework know it. Any attribute of `shown` beyond its own raises."""
 
     shown: ClassVar[str]
-    """What messages call the object of the framework."""
+    """The name of the framework's object in messages."""
 
     def __init__(self, run: Any, *_: Any) -> None: ...
 

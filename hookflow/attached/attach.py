@@ -283,7 +283,7 @@ class AttachedRun:
         """The iterations, for what drives them by the calls of another trainer. Raises UserError outside of a block."""
         return self._loop
 
-    # What the user's loop calls.
+    # Calls of the user's loop.
 
     def __iter__(self) -> Iterator[int]:
         """Yield the number of iterations done, for each iteration that is left to do."""

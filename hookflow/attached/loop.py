@@ -69,7 +69,7 @@ class AttachedLoop:
         self.is_validating = False
         self.cut_validation: CutValidation | None = None
         self.reported: dict[str, Any] = {}
-        """What `run.report` has been given for the current batch."""
+        """The outputs of `run.report` for the current batch."""
         self.is_told_of_steps = False
         """Whether `before_step` says when gradients are complete: another trainer may compute them within the step."""
         self._called_models = models
@@ -170,7 +170,7 @@ class AttachedLoop:
         self._batch = None
         state.batch_size = self._examples
 
-    # What the user's code does in an iteration.
+    # The actions of the user's code in an iteration.
 
     def take_batch(self, batch: Any) -> Any:
         """Return a batch as the hooks at `before_train_iter` leave it; those of later batches write the batch alone."""

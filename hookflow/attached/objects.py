@@ -23,7 +23,7 @@ Optimizers = Optimizer | Mapping[str, Optimizer]
 
 
 class NoModel(nn.Module):
-    """Stands for the model of a program that has none."""
+    """The model of a program that has none."""
 
 
 class LoopTask:

@@ -1,4 +1,4 @@
-"""A validation in a user's loop: the points around it, its metrics, and what is asked for by then."""
+"""A validation in a user's loop: the points around it, its metrics, and the requests until then."""
 
 import time
 from collections.abc import Iterable, Iterator, MutableMapping, Sized
@@ -22,7 +22,7 @@ from hookflow.runner.process.state import MetricDict
 class AttachedValidation:
     """The validations of a user's loop, which walks over the data itself.
 
-    Each is computed on random numbers of its own, without gradients and with the models in evaluation. So a run that is
+    Each is computed on random numbers of its own, without gradients and with the models in evaluation. A run that is
     resumed behind it goes on as one that was never interrupted. A validation that the checkpoint has already is not
     counted a second time.
     """

@@ -79,7 +79,7 @@ class TrainerDriver:
         self._metrics: MutableMapping[str, Any] = {}
         self._is_in_iteration = False
         self._saves = False
-        self._load(1)  # what is wrong with the file is said where the callback is made
+        self._load(1)  # mistakes of the file are reported where the callback is made
 
     @property
     def is_running(self) -> bool:

@@ -45,7 +45,7 @@ def check(
     """Validate a pipeline, summarise it, and report its warnings.
 
     `check` validates the keys, the hooks with their arguments, order and triggers, and the names of all components.
-    Of their arguments it validates names and plain types, where the source shows a signature. It builds nothing:
+    It validates names and plain types of their arguments, where the source shows a signature. It builds nothing:
     `hookflow run --dry-run` does, and finds data without batches. Hooks are imported, so their files run; with
     `--no-import` none of them runs, and the hooks are listed.
 
@@ -98,7 +98,7 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What was found in a pipeline, and what its hooks were seen to touch where a short run has watched them."""
+    """The findings in a pipeline, and what its hooks were seen to touch where a short run has watched them."""
 
     findings: "Findings"
     observed: "ObservationReport | None"

@@ -163,7 +163,7 @@ def _print_plans(plans: Sequence[PruningPlan]) -> None:
 
 
 def _confirm(plans: Sequence[PruningPlan]) -> None:
-    """Ask whether to delete; a no exits with 1. Raises UserError where nobody can be asked."""
+    """Ask whether to delete; a no exits with 1. Raises UserError where there is no terminal."""
     if not sys.stdin.isatty():
         raise UserError(Problem("nobody can be asked here", Where("prune"), "add --yes to delete without a question"))
     count = counted(sum(len(plan.deleted) for plan in plans), "checkpoint")

@@ -257,8 +257,8 @@ def watch(
     """Show a run live or as it ended, or replay its recording.
 
     Without RUN, the newest run that trains is shown, or the newest of all where none trains; if several are training,
-    the dashboard begins with the list of all runs. Of a name it is the newest run of that name that trains, if one
-    does. A replay is of the newest. Leaving the dashboard stops no run.
+    the dashboard begins with the list of all runs. A name means the newest run of that name that trains, if one does.
+    A replay is of the newest. Leaving the dashboard stops no run.
 
     With `--web` it prints the address of a page. The token in the address lets one browser in, once; requests from
     other machines and other pages are refused.
@@ -347,7 +347,7 @@ def _print_address(address: str) -> None:
 def _living_runs(folder: Path) -> list[RunDir]:
     """Return the runs of a folder that train, the newest first.
 
-    A run of another machine that has stalled is none of them: nobody can say whether its process is still there.
+    A run of another machine that has stalled is none of them: it is unknown whether its process is still there.
     """
     from hookflow.monitor.health import ALIVE
     from hookflow.monitor.index import Index

@@ -144,7 +144,7 @@ def _pair(ambiguity: Ambiguity) -> tuple[str, frozenset[str]]:
 BYTE_ORDER_MARK = "\ufeff"
 
 HALF_SUFFIXES = {"whole": "", "enter": " (entered)", "exit": " (left)"}
-"""What follows the point of a binding, by its half."""
+"""The text after the point of a binding, by its half."""
 
 LARGE_NETWORK = "the network is large: writes to its memory by other code than PyTorch's were not looked for"
 

@@ -320,7 +320,7 @@ def _unthrottle(pipeline: Pipeline) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What keeps a rerun from writing outside its own folder: overrides, and hooks that are left out."""
+    """The measures that keep a rerun from writing outside its own folder: overrides, and hooks that are left out."""
 
     overrides: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -329,9 +329,9 @@ class Confinement:
 def _confine(recorded: Loaded, base: Path, without: Collection[str]) -> Confinement:
     """Return the changes after which a recorded pipeline has no writers, notifications, or hooks that write elsewhere.
 
-    Each hook's class is asked, so that a subclass, and a class named by its path, count as what they are. The user's
-    own files are relative to `base`; hooks in `without` are not looked at, nor are those that cannot be found, which
-    compiling the pipeline reports.
+    The class of each hook decides, so that a subclass, and a class named by its path, count as what they are. The
+    user's own files are relative to `base`; hooks in `without` are not looked at, nor are those that cannot be found,
+    which compiling the pipeline reports.
     """
     from hookflow.hooks.spec import find_specs
 

@@ -357,8 +357,8 @@ def rm(
     """Delete runs, with their logs and checkpoints.
 
     Checkpoints that a run keeps elsewhere (`out_dir`) go, too; remote copies of them (`copy_to`) stay. It asks first.
-    Where a run is training, or others that stay were forked from it, none is deleted. Of a link to a run, the link
-    alone is deleted.
+    Where a run is training, or others that stay were forked from it, none is deleted. For a link to a run, only the
+    link is deleted.
     """
     from hookflow.events.deletion import delete_run
     from hookflow.service.runs import find_run

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 
 FIRST_LINE = "hookflow watch …"
-"""What stands on the terminal while the command line is imported."""
+"""The line on the terminal while the command line is imported."""
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ def why(
 
     At each point where both fire, it is the edges that lead from one to the other, each with its source; else the
     phases, or the order in the file. The edge that would reverse the order is named, too. For hooks that share no point
-    it is the loop. Of a group each hook is asked for that meets the other. Without a pipeline it is the only one here
+    it is the loop. A group means each of its hooks that meets the other. Without a pipeline it is the only one here
     or in pipelines/.
 
     Example: `hookflow why ema checkpoint pipelines/cifar.toml`

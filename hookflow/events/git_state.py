@@ -1,4 +1,4 @@
-"""What git says of a folder."""
+"""The state of a folder by git."""
 
 import os
 import subprocess

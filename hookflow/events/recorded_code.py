@@ -176,7 +176,8 @@ def recorded_codes(run: RunDir) -> list[RecordedCode]:
 
 
 def latest_code(run: RunDir) -> RecordedCode | None:
-    """Return the code of the latest attempt; None where none is recorded. That of a parent is not the run's own."""
+    """Return the code of the latest attempt; None where none is recorded. The code of a parent is not the run's
+    own."""
     own = [code for code in recorded_codes(run) if code.number > 0]
     if not own:
         return None

@@ -2,7 +2,7 @@
 
 A claim is a symbolic link `claim.N` whose target names a process: the system makes it whole or not at all, and makes
 no second one of that name. It counts as long as its process lives. A claim of another machine does not count, since
-nobody here can tell whether its process lives.
+it is unknown here whether its process lives.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from hookflow.events.process_life import started_at
 CLAIM_NAME = re.compile(r"claim\.(\d{1,9})")
 
 CLAIM_TARGET = re.compile(r"pid=(\d{1,18}) started=(\d{1,18}) folder=(\d{1,30}) host=(.*)", re.DOTALL)
-"""Who has a claim: the process, when it has started (ms), the inode of the run directory, and the machine.
+"""The holder of a claim: the process, when it has started (ms), the inode of the run directory, and the machine.
 
 The inode tells a run directory from a copy of it.
 """
@@ -55,7 +55,7 @@ def is_claimed(folder: Path) -> bool:
 def take_claim(folder: Path) -> Path | None:
     """Claim a run directory for this process, and return the claim; None where a living process has one.
 
-    Of several processes at once, one gets it at most.
+    If several processes try at once, at most one gets it.
     """
     before = list(_claims(folder))
     if any(claim.is_held() for claim in before):

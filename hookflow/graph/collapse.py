@@ -74,7 +74,7 @@ class _GroupCollapser:
 
 
 def _binding_of(box: CollapsedBinding, first: Binding) -> Binding:
-    """Return the binding that stands for a box: it has what all members have in common, and all their slots."""
+    """Return the binding of a box: it has what all members have in common, and all their slots."""
     reads: list[str] = []
     writes: list[str] = []
     for member in box.members:
@@ -179,7 +179,7 @@ def _look_for_repeat(plan: Plan, point: str, original: str) -> RepeatedPoint | N
 
 @dataclass(frozen=True, slots=True)
 class _FiringSignature:
-    """What a drawing shows of a firing, apart from its point and edges."""
+    """The parts of a firing in a drawing, apart from its point and edges."""
 
     hook: str
     half: Half

@@ -18,7 +18,7 @@ SlotsByBinding = Mapping[BindingKey, Collection[str]]
 
 @dataclass(frozen=True, slots=True)
 class NodeAdditions:
-    """What other hooks add to those of a pipeline, by the name of the hook."""
+    """The additions of other hooks to those of a pipeline, by the name of the hook."""
 
     after: Mapping[str, Sequence[EdgeSpec]] = field(default_factory=dict)
     before: Mapping[str, Sequence[EdgeSpec]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What decides the order of two bindings of a point: edges, phases, or the file alone."""
+"""The decisions on the order of two bindings of a point: edges, phases, or the file alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from hookflow.graph.plan import PHASES, Binding, Edge, Half, Phase, PlannedHook,
 
 @dataclass(frozen=True, slots=True)
 class RankedBinding:
-    """What the order of a point says of a binding: its number, and the phase that it fires in."""
+    """The place of a binding in the order of a point: its number, and the phase that it fires in."""
 
     id: int
     hook: str
@@ -24,7 +24,7 @@ OrderedBinding = Binding | RankedBinding
 class PointDecisions:
     """The decided order of the bindings of a point, apart from the file.
 
-    Loose edges decide nothing. A second half of an around comes after the plain methods of its phase. So a binding that
+    Loose edges decide nothing. A second half of an around comes after the plain methods of its phase. A binding that
     must wait for a second half comes after one that need not, whatever the order of the file.
     """
 

@@ -65,8 +65,8 @@ class NestingGraph:
     def add_weak(self, statements: Iterable[EdgeStatement]) -> None:
         """Add edges except those that would close a cycle.
 
-        First the edges go that stronger ones contradict, then all those that contradict one another. So the result
-        does not depend on the order of the file.
+        First the edges go that stronger ones contradict, then all those that contradict one another. The result does
+        not depend on the order of the file.
         """
         weak: dict[Vertices, EdgeStatement] = {}
         for statement in statements:

@@ -169,7 +169,7 @@ class ThrottleRequest:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleFindings:
-    """What there is to say of the throttled hooks of a plan: those that may skip no firing, warnings and notes."""
+    """Notes on the throttled hooks of a plan: those that may skip no firing, warnings and notes."""
 
     problems: list[Problem]
     warnings: list[Problem]

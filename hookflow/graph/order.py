@@ -27,7 +27,7 @@ from hookflow.graph.slot_checks import doubtful_slots, drifting_slots
 
 @dataclass(frozen=True, slots=True)
 class PlanRequests:
-    """What is asked of a plan: the hooks to fire beside the training, and an order of what nothing else decides.
+    """Questions about a plan: the hooks to fire beside the training, and an order of what nothing else decides.
 
     The order is that of the seed `shuffle`, or `wanted`, the place of every binding; else it is that of the file.
     """

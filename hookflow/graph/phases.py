@@ -13,7 +13,7 @@ LAST = len(PHASES) - 1
 def move_phases(graph: "nx.DiGraph", phases: Mapping[int, int], backwards: Collection[int]) -> dict[int, int]:
     """Return the phase of each vertex of a graph, moved so that no phase contradicts an edge.
 
-    What must fire before something early becomes early, what must fire after something late becomes late. The phases of
+    A hook before an early one becomes early, a hook after a late one becomes late. The phases of
     the `backwards` vertices, those of the second point of an around, run backwards: early is late.
     """
     order = list(nx.topological_sort(graph))

@@ -230,7 +230,7 @@ class PlannedHook:
     in_process: bool = False
     """Whether that thread has a process fire the hook."""
     when_full: WhenFull = "wait"
-    """What a firing does that finds the queue full."""
+    """The behaviour of a firing that finds the queue full."""
     timeout: float = 0.0
     """Seconds until a firing of an offloaded hook is given up; 0: none is."""
     obstacle: str = ""

@@ -225,7 +225,7 @@ class Points:
     def recurs(self, name: str) -> bool:
         """Return whether a point lies in the training loop, so that what it costs grows with the training.
 
-        What is before the training and after it fires once: the begin and the end of the run, a test, a prediction.
+        Points before the training and after it fire once: the begin and the end of the run, a test, a prediction.
         """
         point = self[name]
         if point.kind == "own":

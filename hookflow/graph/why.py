@@ -54,7 +54,7 @@ def neighbours(plan: Plan, point: str) -> Iterator[Answer]:
 
 def decisions_at(plan: Plan, point: str) -> "PointDecisions":
     """Return what decides the order of any two bindings of a point."""
-    from hookflow.graph.decisions import PointDecisions  # networkx is imported where somebody asks
+    from hookflow.graph.decisions import PointDecisions  # networkx is imported on demand
 
     return PointDecisions(plan.at(point), plan.edges_at(point), plan.hooks_by_name)
 

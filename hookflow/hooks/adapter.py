@@ -32,15 +32,15 @@ class FrameworkNames:
     """
 
     framework: str
-    """What messages call the framework."""
+    """The name of the framework in messages."""
     packages: tuple[str, ...]
     """The packages in which its base class stands."""
     base: str = ""
     """The name of the base class of its hooks; "" if it has none."""
     arguments: Mapping[str, str] = field(default_factory=dict)
-    """Arguments of its hooks. Those that hookflow calls the same are left out."""
+    """Arguments of its hooks. Equal names are left out."""
     unmistakable: tuple[str, ...] = ()
-    """Those of the arguments that a function hardly takes from a pipeline file."""
+    """The arguments that a function hardly takes from a pipeline file."""
     members: Mapping[str, str] = field(default_factory=dict)
     """Methods of its hooks, and the attribute `priority`.
 
@@ -73,7 +73,7 @@ EdgesByHook = Mapping[str, Sequence[EdgeSpec]]
 SlotNames = Mapping[str, tuple[str, ...]]
 """Slots, by the name of a method."""
 OutsideWrites = tuple[str, ...] | bool
-"""What a hook writes outside the run directory, as `HookCapabilities.writes_outside` says it."""
+"""The writes of a hook outside the run directory, as `HookCapabilities.writes_outside` says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class SlotsByPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedClassSpec:
-    """What an adapter has read from a class of its framework."""
+    """The facts that an adapter has read from a class of its framework."""
 
     base: type[AdaptedHook]
     """The class of the hooks that call objects of the class read."""
@@ -110,7 +110,7 @@ class HookAdapter:
     """
 
     prefix: ClassVar[str] = ""
-    """What stands before the colon: `use = "prefix:Name"`."""
+    """The text before the colon: `use = "prefix:Name"`."""
     names: ClassVar[FrameworkNames]
 
     def find(self, name: str, where: Where | None) -> type:
@@ -120,7 +120,7 @@ class HookAdapter:
     def claims(self, kind: type) -> bool:
         """Say whether `read` can read a class. It must not import the framework for that.
 
-        A class is shown to the adapter if one of its bases stands in the framework's package, or if one of its methods
+        The adapter is given a class with a base in the framework's package. It is also given one with a method that
         is named like a point and takes an argument that the point does not offer.
         """
         return False
@@ -226,8 +226,8 @@ def read_adapted_capabilities(
 ) -> HookCapabilities:
     """Return the capabilities of the hooks that call objects of a class: those of `base`, and its own.
 
-    A class may declare `capabilities` as a hook of hookflow does. What it writes outside the run directory is
-    otherwise `known` of its nearest base in the framework's `packages`.
+    A class may declare `capabilities` as a hook of hookflow does. Its writes outside the run directory are otherwise
+    `known` of its nearest base in the framework's `packages`.
     """
     blocker = base.capabilities.offload_blocker
     for parent in get_bases(kind):

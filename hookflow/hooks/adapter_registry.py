@@ -31,7 +31,7 @@ class AdapterEntry:
     packages: tuple[str, ...]
     """The framework's packages: a class with a base from one of them is shown to the adapter."""
     prefix: str = ""
-    """What `use` begins with; "" for an adapter that finds no hooks by name."""
+    """The beginning of `use`; "" for an adapter that finds no hooks by name."""
 
 
 BUILT_IN_ADAPTERS = (

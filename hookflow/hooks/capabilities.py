@@ -1,4 +1,4 @@
-"""What a hook declares that it does, beside firing at its points: its capabilities.
+"""The declarations of a hook beside its points: its capabilities.
 
 They are the only way by which hookflow knows more of a hook than its points, slots and edges: a hook of the user's has
 every one that a built-in hook has. `Hook.capabilities` holds them; `Hook.capabilities_for` adds those that depend on
@@ -21,7 +21,7 @@ class SavedCheckpoints:
     names: tuple[str, ...] = ("last",)
     """Every name that the hook gives to a checkpoint."""
     names_of_weights: tuple[str, ...] = ()
-    """Those of the names whose checkpoints hold weights alone, from which no run resumes."""
+    """The names whose checkpoints hold weights alone, from which no run resumes."""
     keep: int = 1
     """How many of the newest stay, beside those that have a name."""
     folder: str | None = None
@@ -55,14 +55,14 @@ class ExportedWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCapabilities:
-    """What a hook does beside firing at its points. Raises TypeError for a field or a value that is not known.
+    """The effects of a hook beside firing at its points. Raises TypeError for a field or a value that is not known.
 
     A subclass that declares capabilities of its own has these alone. To add to those of its base, it writes
     `capabilities = dataclasses.replace(Base.capabilities, accumulates=True)`.
     """
 
     writes_outside: Collection[str] | bool = ()
-    """What the hook writes outside the run directory: a file elsewhere, a message to a server.
+    """The writes of the hook outside the run directory: a file elsewhere, a message to a server.
 
     It holds the names of the arguments that say where (`("out_dir",)`); the hook writes nothing there while they are
     None. It is True if the hook writes outside whatever its arguments are. A rerun sets these arguments to None, or

@@ -451,7 +451,7 @@ def wrong_without_end(
 def misjudged_averages(plan: Plan, tables: Mapping[str, HookTable]) -> Iterator[Problem]:
     """Yield each hook that ranks checkpoints by the metrics of an average which is not its own.
 
-    Of several averages of one model, that of the hook that comes last at `before_val` is in place of the weights.
+    If a model has several averages, the hook that comes last at `before_val` sets the weights.
     """
     bound = dict.fromkeys(each.hook for each in plan.at("before_val"))
     averaging = []

@@ -155,7 +155,7 @@ def translate_argument(argument: str) -> str:
 
 
 def translate_point(name: str) -> str:
-    """Return a hint for a name of another framework that stands for a point; "" where it is none.
+    """Return a hint for a name of another framework that means a point; "" where it is none.
 
     Ignite's stand with or without `Events.`, in capitals or small.
     """

@@ -1,4 +1,4 @@
-"""What hooks monitor: a metric by its name, or a formula of metrics."""
+"""The metrics that hooks monitor: a metric by its name, or a formula of metrics."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class _Entries:
         self._host_tensors = host_tensors
 
     def restored(self, saved: Any, loaded: Any, path: Path) -> Any:
-        """Return a loaded entry as it was saved. What the optimizer has made anew while it loaded stays."""
+        """Return a loaded entry as it was saved. Values that the optimizer has made while it loaded stay."""
         import torch
 
         if isinstance(saved, torch.Tensor):

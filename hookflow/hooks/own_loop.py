@@ -1,4 +1,4 @@
-"""What hooks need of a loop of the user's own: which cannot fire there, and which calls they need of it."""
+"""The needs of hooks in a loop of the user's own: which cannot fire there, and which calls they need of it."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""What hooks let other hooks know of a parameter or a buffer, without naming one another.
+"""Notes of hooks for other hooks on a parameter or a buffer, without naming one another.
 
 A note lives as long as its tensor. It holds the mask of a hook by a weak reference, so that it ends with the hook.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ParameterNotes:
-    """What hooks have noted of one parameter or buffer."""
+    """The notes on one parameter or buffer."""
 
     is_frozen: bool = False
     """Whether a hook keeps the parameter as it is in this iteration, though it may have a gradient."""

@@ -11,7 +11,7 @@ class RateScheduleHook(Hook):
     """
 
     per: str
-    """What counts as a step: "iter" or "epoch"."""
+    """The unit of a step: "iter" or "epoch"."""
     end: int
     """The step at which the schedule ends."""
     has_plateau: bool

@@ -91,7 +91,7 @@ class Run(Protocol):
 
     @property
     def stage(self) -> Stage:
-        """What the run does at the moment: "start", "train", "val", "test", "save", "paused" or "end"."""
+        """The current stage of the run: "start", "train", "val", "test", "save", "paused" or "end"."""
 
     @property
     def split(self) -> str:
@@ -108,13 +108,13 @@ class Run(Protocol):
     def batch_set(self) -> str | None:
         """The training set that the current batch is of, "photos" of `[data.train.photos]`.
 
-        None where there is one set without a name, where a step has a batch of each set, and from
-        `before_optimizer_step` on of an iteration with batches of several sets.
+        None where there is one set without a name, or a step has a batch of each set. None also from
+        `before_optimizer_step` on in an iteration with batches of several sets.
         """
 
     @property
     def batch_weight(self) -> float | torch.Tensor:
-        """What this rank's share of the current batch weighs in means; from `before_optimizer_step` on, of the
+        """The weight of this rank's share of the current batch in means; from `before_optimizer_step` on, of the
         iteration.
 
         It is what the task's `batch_weight(batch)` returns, on another device than the CPU a tensor of one element.
@@ -205,8 +205,8 @@ class Run(Protocol):
         """Let the network have the average that a hook keeps: `with run.average("ema"): sample()`.
 
         With None it has its own weights, also within a validation of an average. Inside it is in evaluation, without
-        gradients; afterwards it is as before, to the bit, and a backward pass goes on as if nothing had been. Until the
-        average begins, the weights stand for it. With FSDP all ranks must call it. Raises UserError, which names the
+        gradients; afterwards it is as before, to the bit, and a backward pass goes on as if nothing had been. Until
+        the average begins, it is the weights. With FSDP all ranks must call it. Raises UserError, which names the
         averages that there are, for another name.
         """
 

@@ -27,7 +27,7 @@ class HookSpec:
     where: Where
     """The place of its `use`."""
     capabilities: HookCapabilities
-    """What it declares that it does with these arguments."""
+    """The capabilities that it declares with these arguments."""
 
     def capabilities_of(self, made: object) -> HookCapabilities:
         """Return the capabilities of the object that the class has made.

@@ -85,7 +85,7 @@ class HookTable:
         self.hook = self.inspection.hook
         self.is_class = isinstance(self.hook, type)
         self.capabilities = self.inspection.capabilities
-        """Those of the class; once the arguments are known to be sound, those with them."""
+        """The values of the class; once the arguments are known to be sound, those with them."""
         self.methods = self.inspection.methods
         self._report(self.inspection.issues, self.where)
         self.lacks: dict[str, str] = {}  # arguments that the class names and does not take, with where it does

@@ -2,7 +2,7 @@
 
 A number of an iteration is a mean over what its batch weighs: its examples, unless the task says another weight. The
 mean over many is the sum of each times its weight, over all those weights; so the ranks of a run add up theirs before
-they divide. What weighs nothing is left out, even if it is NaN. The mean of nothing is NaN.
+they divide. A value of weight 0 is left out, even if it is NaN. The mean of nothing is NaN.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 Weight = Union[float, "Tensor"]
-"""What a batch weighs in a mean: a number, or a tensor of one element, whose device is not waited for."""
+"""The weight of a batch in a mean: a number, or a tensor of one element, whose device is not waited for."""
 
 
 def is_sharded(tensor: Any) -> bool:

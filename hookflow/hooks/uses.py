@@ -477,12 +477,12 @@ AFTER_ERROR = {
     "disable": "which would switch the hook off",
     "ignore": "which would fail each time",
 }
-"""What an error within a hook leads to, by its `on_error`."""
+"""The consequence of an error within a hook, by its `on_error`."""
 
 
 @dataclass
 class RefusedCalls:
-    """What is wrong with the calls in a hook's source: `errors` end each run, `warnings` may not."""
+    """Mistakes in the calls of a hook's source: `errors` end each run, `warnings` may not."""
 
     errors: list[Problem]
     warnings: list[Problem]
@@ -582,7 +582,7 @@ def _call_problem(call: WrongCall, node: Node) -> Problem:
 
 
 def _stands_at(found: Use | KeyAssignment, bound: DeclaredBinding) -> bool:
-    """Say whether what stands in a method is executed at a binding's point; of an `around_X`, one half is."""
+    """Return whether a statement of a method is executed at a binding's point; of an `around_X`, one half is."""
     return found.half == "whole" or bound.half == "whole" or found.half == bound.half
 
 
@@ -609,7 +609,7 @@ class ScalarFindings:
 
 
 def find_scalars(nodes: Nodes, sources: Sources) -> ScalarFindings:
-    """Return the numbers that hooks read and write, those that nobody logs, and warnings of misspelt names."""
+    """Return the numbers that hooks read and write, those that are never logged, and warnings of misspelt names."""
     return _ScalarFinder(nodes, sources).find()
 
 

@@ -26,7 +26,7 @@ class WeightAverageHook(Hook):
     @property
     @abstractmethod
     def has_average(self) -> bool:
-        """Whether the average has begun; until then the weights stand for it."""
+        """Whether the average has begun; until then it is the weights."""
 
     @abstractmethod
     def put_in_place(self, run: Any, *, keeps_versions: bool = False) -> None:

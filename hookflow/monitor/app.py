@@ -488,7 +488,7 @@ class MonitorApp(Dashboard):
         self.push_screen(PromptDialog("go to iteration"), go)
 
     def continued(self) -> None:
-        """Let a replay go on from where it was: nobody has watched it meanwhile."""
+        """Let a replay go on from where it was: it was not watched meanwhile."""
         if self.store.player is not None:
             self.store.player.restart_clock()
 

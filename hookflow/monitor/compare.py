@@ -154,8 +154,8 @@ class Spent:
 def times(runs: Sequence[ComparedRun]) -> list[Spent]:
     """Return where the time of an iteration went, over the last attempt of each run; the largest difference first.
 
-    Hooks that fire elsewhere in the training are shared out over the iterations, too. What fires once is not: its share
-    would be the smaller the longer a run is; see `times_once`. The whole iteration comes last.
+    Hooks that fire elsewhere in the training are shared out over the iterations, too. Hooks that fire once
+    are not: their share would shrink with the length of a run; see `times_once`. The whole iteration comes last.
     """
     rows = _rows([_time_per_iteration(run.state, run.plan) for run in runs])
     return sorted(rows, key=lambda row: (row.name == WHOLE, -abs(row.delta)))

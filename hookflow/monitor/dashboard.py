@@ -1,4 +1,4 @@
-"""What every screen of the dashboard may rely on: the run that is shown, the choices of the user, what is asked."""
+"""The interface of the dashboard for every screen: the run that is shown, the choices of the user, the questions."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What hooks and the phases of an iteration cost: how often they are called, how long that takes, and their share."""
+"""The costs of hooks and of the phases of an iteration: number of calls, duration and share."""
 
 import re
 from collections.abc import Callable, Collection, Sequence

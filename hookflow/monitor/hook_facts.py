@@ -1,4 +1,4 @@
-"""What is to be said of a hook at its point: why it runs where it does, what it declares, what has happened to it."""
+"""The facts on a hook at its point: why it runs where it does, what it declares, what has happened to it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

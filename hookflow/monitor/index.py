@@ -31,7 +31,7 @@ FORMAT = 6
 
 TABLE = "CREATE TABLE runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT, curve TEXT)"
 SCHEMA = {("table", "runs", TABLE), ("index", "sqlite_autoindex_runs_1", None)}
-"""What a file of the index consists of. All else is a stranger's: views and triggers can compute without an end."""
+"""The tables of a file of the index. All else is a stranger's: views and triggers can compute without an end."""
 MAX_TEXT = 10_000_000
 """Bytes of a text in the index, at most."""
 ENDED = ("finished", "stopped")

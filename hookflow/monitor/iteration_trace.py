@@ -93,7 +93,7 @@ class TracedIteration:
 
 @dataclass(frozen=True, slots=True)
 class TracedTotal:
-    """What a phase or a hook took in one traced iteration, and in the mean of all of them, in microseconds.
+    """The time of a phase or a hook in one traced iteration, and in the mean of all of them, in microseconds.
 
     Neither has the time of other hooks that were called within it. `share` is that of the mean iteration.
     """

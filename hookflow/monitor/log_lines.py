@@ -80,7 +80,7 @@ class LogMerger:
         self._printed: Sequence[PrintedLine] = ()
 
     def merge(self, store: RunStore) -> list[LogLine]:
-        """Return all lines, the newest last. What was printed stays as it is while the view is frozen."""
+        """Return all lines, the newest last. Printed lines stay as they are while the view is frozen."""
         events = self._events(store.state.journal)
         if store.is_replay:
             self._printed = ()  # a recording does not tell when a line was printed

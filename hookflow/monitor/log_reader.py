@@ -164,7 +164,7 @@ def other_rank_reader(path: Path) -> LogReader:
 class RunLogReader:
     """Reads on in the logs of all ranks; a log that comes late, or lags behind, harms nothing.
 
-    `unreadable` are the logs of ranks that cannot be read, in words; who has told of them takes them out.
+    `unreadable` are the logs of ranks that cannot be read, in words; the code that reports them takes them out.
     """
 
     def __init__(self, run: RunDir, record_filter: RecordFilter = EVERYTHING) -> None:

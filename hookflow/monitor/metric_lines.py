@@ -29,7 +29,7 @@ class MetricLine:
 
 
 MetricLines = Sequence[MetricLine]
-"""What there is of one metric: the line of the training, that of the validations, or both."""
+"""The data of one metric: the line of the training, that of the validations, or both."""
 
 
 def gather_metrics(state: RunState) -> dict[str, list[MetricLine]]:

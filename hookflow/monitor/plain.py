@@ -117,7 +117,7 @@ def follow(
     Ctrl-C has been pressed. For a resumed run the newest attempt is printed, with the changes. A mistake that ends a
     run before it has begun is left for the caller that has started it.
     """
-    live = Live(run, kept=child_exit is not None)  # a long log opens at once afterwards, whoever watched it
+    live = Live(run, kept=child_exit is not None)  # a long log opens at once afterwards, after any viewer
     attempts = count_attempts(run)
     with LineWriter(out, bars) as writer:
         is_parent = child_exit is not None

@@ -1,4 +1,4 @@
-"""What the training printed: stdout and stderr, which share one file, read line by line as it grows."""
+"""The output of the training: stdout and stderr, which share one file, read line by line as it grows."""
 
 import re
 from collections import deque
@@ -81,7 +81,7 @@ class PrintedOutput:
 
     @property
     def marker(self) -> tuple[int, str]:
-        """What changes whenever something has been printed."""
+        """A value that changes with each printed line."""
         return self._next, self.unfinished
 
     def poll(self, clock: float) -> None:
@@ -106,7 +106,7 @@ class PrintedOutput:
 FRACTION = r"[-+]?(\d*\.\d|nan\b|inf\b)"
 INTEGER = r"[-+]?\d+(e[-+]?\d+)?\s*(%|[,;|)]|$|\w+\s*[:=])"
 MEASURED = rf"(?!['\")\]]*\s*[:=|]?\s*({FRACTION}|{INTEGER})|\s\w+\s*[:=]?\s*{FRACTION})"
-"""What does not follow a word that tells of an error: a number, of which the word, or it and the next one, is the name.
+"""Characters that do not follow a word of an error: a number, of which the word, or it and the next one, is the name.
 """
 
 BEGIN = r"^\W*(\d[\d:.,/TZ -]*\W*)?"
@@ -122,10 +122,10 @@ ERROR = re.compile(
     rf"|\w(?i:error): \[Errno"
     rf"|\bTraceback\b"
 )
-"""What tells of an error in a printed line. The word alone does not: it is in names of metrics, too."""
+"""The signs of an error in a printed line. The word alone is none: it is in names of metrics, too."""
 
 SUSPICIOUS = re.compile("warn|error|critical|fatal|exception|traceback", re.IGNORECASE)
-"""What a line of a level has in it: a quick look before the patterns."""
+"""The parts of a line of a level: a quick look before the patterns."""
 
 LEVELS: Sequence[str] = ("info", "warn", "error")
 """How serious a line is, by its place here."""

@@ -25,7 +25,7 @@ Place = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class RanksHere:
-    """What a look at the processes of a run needs of its state, copied for the thread that looks.
+    """The state of a run for a look at its processes, copied for the thread that looks.
 
     `pids` are of the ranks on this machine, by rank; `silent` are the ranks that have written nothing for long;
     `moved` is when the training was last seen to get on.
@@ -77,7 +77,7 @@ class ProcessView:
 
 @dataclass(frozen=True, slots=True)
 class StackRequest:
-    """Whose stacks are to be taken: those of all ranks where they are `shown`, of the blocking ones in a stall.
+    """The processes whose stacks are to be taken: of all ranks where they are `shown`, of the blocking ones in a stall.
 
     `again`: they are taken though there are some.
     """

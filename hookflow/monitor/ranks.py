@@ -181,7 +181,7 @@ MAX_REMEMBERED = 1000
 """Messages that are remembered, so that none is shown twice."""
 
 MessageKey = tuple[str, ...]
-"""What is alike in records that say the same."""
+"""The key of equal records."""
 
 
 class _WaitingMessage(NamedTuple):
@@ -272,7 +272,7 @@ class RankGroup:
         self._waiting.pop(key, None)
         self._remember(key)
 
-    # What there is to say of the ranks
+    # Notes on the ranks
 
     def judge_balance(self, t: float, plan: Plan, journal: Journal) -> None:
         """Judge, once a second of the run, whether the ranks are balanced; the journal records each change."""

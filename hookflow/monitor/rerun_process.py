@@ -21,7 +21,7 @@ ENDS = {
     0: ("✓ done: every number is the recorded one, to the bit", "good"),
     1: ("▲ done: not every number is the recorded one", "warn"),
 }
-"""What an exit code means, and its style."""
+"""The meaning of an exit code, and its style."""
 
 
 def rerun_command(run: str, it: int) -> list[str]:
@@ -39,7 +39,7 @@ class ReportLine:
 
 @dataclass(frozen=True, slots=True)
 class RerunReport:
-    """What a rerun is, how it is, and what it has printed so far."""
+    """A rerun, its status, and its output so far."""
 
     lines: tuple[ReportLine, ...]
     is_over: bool

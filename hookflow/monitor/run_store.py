@@ -1,4 +1,4 @@
-"""What the dashboard knows of one run. The screens read it; the app's thread alone changes it."""
+"""The dashboard's knowledge of one run. The screens read it; the app's thread alone changes it."""
 
 import math
 import os
@@ -62,7 +62,7 @@ class RunStore:
         self._unreached: frozenset[int] | None = None
         self.health = self._examine()
 
-    # What is known
+    # The facts
 
     @property
     def live_state(self) -> RunState:
@@ -135,7 +135,7 @@ class RunStore:
 
     @property
     def badge(self) -> str:
-        """What is shown: LIVE, ENDED, FROZEN or REPLAY, with what belongs to it."""
+        """The view: LIVE, ENDED, FROZEN or REPLAY, with what belongs to it."""
         if self.player is not None:
             sign = "‖"
             if self.player.playing:
@@ -171,7 +171,7 @@ class RunStore:
 
     @cached_property
     def recorded_moments(self) -> Sequence[Moment]:
-        """What a recording has to go to."""
+        """The place that a recording has to go to."""
         if self.player is None:
             return ()
         return self.player.recording.timeline.moments
@@ -188,7 +188,7 @@ class RunStore:
         """Return the run directory where it is now: it may have been moved."""
         return self._live.moved() or self.directory
 
-    # What changes it
+    # Changes
 
     def poll(self) -> float:
         """Read on; return after how many seconds to do so again."""
@@ -267,7 +267,7 @@ class RunStore:
             self._frozen = None
         self.refresh()
 
-    # What is asked of the run
+    # Commands to the run
 
     def refusal(self, command: str, *args: str) -> str:
         """Return why a command cannot be sent to the run; empty if it can."""

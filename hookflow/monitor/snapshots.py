@@ -1,9 +1,8 @@
 """Snapshots of the folded state of a run, by the bytes of its log: a long log opens, and is sought in, at once.
 
-A snapshot is a pickle, and an unpickled file can do anything. So snapshots never lie beside a log, which may come from
-anybody, but in the user's own cache folder, and only files of this user that nobody else may write are read. One that
-is torn, of other code, or of another log is passed over. The log has everything: without snapshots it is read from its
-beginning.
+A snapshot is a pickle, and an unpickled file can do anything. A log may come from anybody, so snapshots lie in the
+user's own cache folder. Only files that this user alone may write are read. One that is torn, of other code, or of
+another log is passed over. The log has everything: without snapshots it is read from its beginning.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""Tells of the stalls of a run whose state is folded elsewhere."""
+"""Reports the stalls of a run whose state is folded elsewhere."""
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
@@ -8,13 +8,13 @@ from hookflow.numbers import lasting
 
 
 class StallWatch:
-    """Watches the stalls of one run; a stall that goes on is told of again after twice as long."""
+    """Watches the stalls of one run; a stall that goes on is reported again after twice as long."""
 
     def __init__(self, run: RunDir, live: Live) -> None:
         self._run = run
         self._live = live
         self._stalled_since = 0.0  # when the training was last seen to get on, while it hangs; else 0
-        self._next_report = 0.0  # the seconds of a stall at which it is told of again
+        self._next_report = 0.0  # the seconds of a stall at which it is reported again
 
     def look(self, clock: float) -> tuple[str, str] | None:
         """Return the condition and a sentence at this moment (seconds since 1970), when they are to be printed."""

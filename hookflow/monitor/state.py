@@ -315,7 +315,7 @@ class RunState:
 
     @property
     def was_asked_to_stop(self) -> bool:
-        """Whether somebody has asked this attempt to stop, and the run has not refused that."""
+        """Whether this attempt was requested to stop, and the run has not refused that."""
         began = self.run.get("t", 0.0)
         for request in self.requests.values():
             is_refused = request.answer is not None and not request.answer["ok"]

@@ -1,4 +1,4 @@
-"""What the dashboard does with the terminal beside the screens: signals, themes, mouse, clipboard, announcements."""
+"""The dashboard's use of the terminal beside the screens: signals, themes, mouse, clipboard, announcements."""
 
 import asyncio
 import base64
@@ -191,7 +191,7 @@ class Terminal(App[Outcome]):
             self._driver.write(sequence)
 
     def copy(self, text: str) -> None:
-        """Send a text to the terminal for its clipboard. Whether the terminal, or tmux, takes it, nobody says."""
+        """Send a text to the terminal for its clipboard. It is unknown whether the terminal, or tmux, takes it."""
         if not text:
             self.say("there is nothing to copy here")
             return

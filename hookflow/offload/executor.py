@@ -38,10 +38,10 @@ Failed = Callable[[Binding, BaseException, int | None], None]
 
 @dataclass(frozen=True)
 class OffloadReports:
-    """What offloaded hooks tell the run."""
+    """Reports of offloaded hooks to the run."""
 
     failed: Failed
-    """Is told in the training thread of what a firing has raised."""
+    """Receives in the training thread what a firing has raised."""
     wake: Callable[[], None]
     """Is called in a hook's thread when a firing has raised: the run comes to a safe point."""
     say: Say

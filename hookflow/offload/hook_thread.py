@@ -56,7 +56,7 @@ class QueuedFiring:
 
 
 class HookThread:
-    """The thread of one hook, and the firings that wait for it. `say` is told for how long the training waits.
+    """The thread of one hook, and the firings that wait for it. `say` receives the time for which the training waits.
 
     `keeps` are called with each firing and each wait that is over, while iterations are traced.
     """

@@ -71,7 +71,7 @@ class ModelCopies:
 
 
 def _no_copy() -> None:
-    """Stand for a weak reference before there is a copy."""
+    """Return None, as a dead weak reference does, before there is a copy."""
 
 
 def _version(tensor: Tensor) -> int:

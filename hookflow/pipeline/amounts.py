@@ -16,7 +16,7 @@ SECONDS = {"s": 1, "m": 60, "h": 3600}
 """How many seconds a unit of time has."""
 
 MULTIPLES = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}
-"""What a letter before samples or tokens multiplies by."""
+"""The factor of a letter before samples or tokens."""
 
 MAX_CHARACTERS = 100
 """The longest text that is read: Python does not read integers of any length."""
@@ -71,7 +71,7 @@ class Amount:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """Return how a plan's JSON is read: an amount is a text there, with and without a unit."""
-        from pydantic_core import core_schema  # imported by who reads or checks, and by nobody else
+        from pydantic_core import core_schema  # imported only for reading and checking
 
         return core_schema.no_info_plain_validator_function(read_amount)
 

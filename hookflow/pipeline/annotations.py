@@ -16,7 +16,7 @@ _GENERIC = {"list", "dict", "tuple", "set", "frozenset"}
 
 
 class _UnknownError(Exception):
-    """An annotation says something that cannot be told from the source."""
+    """An annotation says something that the source does not show."""
 
 
 def annotated_type(annotation: ast.expr) -> Any:

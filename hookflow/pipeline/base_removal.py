@@ -1,4 +1,4 @@
-"""What a pipeline takes away from the one that it `extends`: keys by `unset`, and tables by `replace = true`."""
+"""The keys that a pipeline removes from the one that it `extends`: keys by `unset`, and tables by `replace = true`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

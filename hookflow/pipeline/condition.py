@@ -130,7 +130,7 @@ class Condition:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """Return how a pipeline's TOML and a plan's JSON are read: a condition is a text there."""
-        from pydantic_core import core_schema  # imported by who reads or checks, and by nobody else
+        from pydantic_core import core_schema  # imported only for reading and checking
 
         return core_schema.no_info_after_validator_function(
             parse_condition,

@@ -226,7 +226,7 @@ def _is_beyond_float(text: str, value: float) -> bool:
 
 
 PYTHONS_WORDS = {"True": "true", "False": "false", "None": "null"}
-"""What Python's words are in TOML, and `null` for `--set`. As texts they would be true in an `if`, each of them."""
+"""Python's words in TOML, and `null` for `--set`. As texts they would be true in an `if`, each of them."""
 
 
 def is_unfinished(text: str) -> bool:
@@ -302,10 +302,10 @@ def extended(
 ) -> tuple[dict[str, Any], SourceMap]:
     """Return the tables of a file merged over those that it extends, and the position of each key.
 
-    Tables are merged key by key, and anything else is replaced; so is a table that `use`s something else than the
-    one below it, because its arguments would not fit, and one with `replace = true`. What the file says to `unset` is
-    taken away from the base first. `on_the_way` are the files that each extend the next one, and
-    where they say so. Raises UserError when a file cannot be read, or extends itself.
+    Tables are merged key by key, and anything else is replaced; so is a table that `use`s something else than the one
+    below it, because its arguments would not fit, and one with `replace = true`. The keys that the file says to
+    `unset` are taken away from the base first. `on_the_way` are the files that each extend the next one, and where
+    they say so. Raises UserError when a file cannot be read, or extends itself.
     """
     if "extends" not in tree:
         if UNSET in tree:

@@ -93,7 +93,7 @@ NAMING_KEYS = frozenset(
 def secrets_of(tree: Any) -> set[str]:
     """Return the variables that may be secrets: each that stands at a key which does not name anything.
 
-    `tree` has the references to the environment. An entry of a list stands at the key of its list.
+    `tree` has the references to the environment. An entry of a list has the key of its list.
     """
     result = set()
     for key, text in environment_keys(tree):

@@ -198,7 +198,7 @@ def neighbour_modules(folder: Path) -> Mapping[str, ModuleType]:
 
 
 def objects_here() -> list[Any]:
-    """Return the objects of this program that stand in the pipeline which is in use."""
+    """Return the objects of this program in the pipeline that is in use."""
     return [*_IN_USE.get().values()]
 
 
@@ -294,7 +294,7 @@ def is_object(use: str) -> bool:
 
 
 LOOP_OBJECT = "<object of the loop>"
-"""Stands for the model, the optimizer, the data and the task of a pipeline of hooks alone: its loop has them."""
+"""The model, the optimizer, the data and the task of a pipeline of hooks alone: its loop has them."""
 
 
 def maker_of(use: str, where: Where | None) -> Maker:

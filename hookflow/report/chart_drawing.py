@@ -51,7 +51,7 @@ class ScaleDrawing:
 
 @dataclass(frozen=True, slots=True)
 class LineKey:
-    """What stands above a chart for a line: its label, and its newest value."""
+    """The legend above a chart for a line: its label, and its newest value."""
 
     style: str
     label: str

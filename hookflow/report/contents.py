@@ -1,4 +1,4 @@
-"""What the report of a run says, as texts and numbers."""
+"""The contents of the report of a run, as texts and numbers."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ GRAPH_WIDTH = 120
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What a reader must know before he reads on; `kind` is live, warn or error."""
+    """Notes that a reader needs first; `kind` is live, warn or error."""
 
     kind: str
     text: str

@@ -30,7 +30,7 @@ class CurveLine:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What one chart shows; `best` is the iteration and the value of the best metric."""
+    """The curves of one chart; `best` is the iteration and the value of the best metric."""
 
     name: str
     lines: Sequence[CurveLine]

@@ -19,7 +19,7 @@ MAX_NAMES = 20
 
 @cache
 def _environment() -> Environment:
-    """Return the templates. What they are given is escaped, and its control characters are replaced."""
+    """Return the templates. Their values are escaped, and control characters are replaced."""
     environment = Environment(
         loader=PackageLoader("hookflow.report"),
         autoescape=True,

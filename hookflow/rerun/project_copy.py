@@ -13,7 +13,7 @@ from hookflow.text import has_masks, unmasked
 class ProjectCopy:
     """A copy of the folders of a project below `top`, each at its absolute path, with the recorded files in them.
 
-    Whatever else lies in those folders is a link to the original: data beside the code is found by the code.
+    Any other entry of those folders is a link to the original: data beside the code is found by the code.
     """
 
     def __init__(self, code: RecordedCode, base: Path, top: Path) -> None:

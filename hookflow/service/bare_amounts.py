@@ -10,7 +10,7 @@ from hookflow.pipeline.amounts import Amount
 from hookflow.pipeline.load import Loaded
 
 COUNTED_UNITS = {"it": "iterations", "ep": "epochs", "firing": "firings"}
-"""What a number without a unit counts, by the counter of the point."""
+"""The unit of a bare number, by the counter of the point."""
 
 WRITABLE_UNITS = {"it": "it", "ep": "ep"}
 """The units that an amount may be written in, by the counter; firings have none."""

@@ -17,7 +17,7 @@ def find_checkpoint(
 ) -> tuple[RunDir, Path]:
     """Return a run and one of its checkpoints: the folder that is named, that of a RUN:NAME, or a run's newest good.
 
-    `warn` is told of damaged ones that are passed over. The run of a copy that lies apart is a temporary directory,
+    `warn` receives damaged ones that are skipped. The run of a copy that lies apart is a temporary directory,
     without checkpoints. Raises UserError when there is no such checkpoint, or it lacks files.
     """
     from hookflow.runner.checkpoint.manifest import damage

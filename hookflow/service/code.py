@@ -1,4 +1,4 @@
-"""What commands say of the code of runs: what differs, what a resume refuses, and the code that a rerun runs."""
+"""The output of commands on the code of runs: what differs, what a resume refuses, and the code that a rerun runs."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def _uses(target: Target) -> list[str]:
 def export_code(run: RunDir, code: RecordedCode, folder: Path) -> tuple[list[str], list[str]]:
     """Write the recorded files into a folder; return those that were written, and those whose text is not there.
 
-    The pipeline as it was resolved is written where the run's own pipeline lay, so that it names the files. What lay
-    outside the project comes below `elsewhere`. Raises UserError where the folder is not empty, and OSError.
+    The pipeline as it was resolved is written where the run's own pipeline lay, so that it names the files. Files
+    outside the project come below `elsewhere`. Raises UserError where the folder is not empty, and OSError.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(Problem("it is not an empty folder", Where(f"--code {folder}"), "name another folder"))

@@ -1,4 +1,4 @@
-"""What differs between two pipelines, as lines of text."""
+"""The differences between two pipelines, as lines of text."""
 
 from __future__ import annotations
 

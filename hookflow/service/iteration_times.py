@@ -71,7 +71,7 @@ class IterationTimes:
 
 @dataclass(slots=True)
 class AttemptTotals:
-    """What the frames of one attempt add up to: iterations and their ns, and the ns of each phase and binding."""
+    """The sums of the frames of one attempt: iterations and their ns, and the ns of each phase and binding."""
 
     iterations: int = 0
     total: int = 0

@@ -1,4 +1,4 @@
-"""What is known of a run, in rows of texts: `hookflow show` and the report lay them out."""
+"""The facts on a run, in rows of texts: `hookflow show` and the report lay them out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def format_override(override: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HookTotals:
-    """What a hook took over the last attempt.
+    """The time of a hook over the last attempt.
 
     `inside` and `outside` are ns within the iterations and outside them. `on_device` is the share of the iterations on
     the device.

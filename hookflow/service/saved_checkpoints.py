@@ -1,4 +1,4 @@
-"""What a run has saved: the facts of each of its checkpoints."""
+"""The checkpoints of a run: the facts of each of its checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SavedCheckpoint:
-    """A checkpoint of a run. What a damaged manifest lacks is None.
+    """A checkpoint of a run. A field that a damaged manifest lacks is None.
 
     `damage` says why it cannot be used; it is empty for one that can. `exception` is the error after which it was
     saved: no run resumes from such a one.

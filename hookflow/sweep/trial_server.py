@@ -1,8 +1,8 @@
 """A process that has imported torch, and forks a training process for each trial: `hookflow sweep --in-process`.
 
-To start Python and to import torch takes seconds, and a small trial may train for less. The server does both once, and
-nothing else: it imports no code of the user's, computes nothing and draws no random number. So a process that it forks
-is what a process of its own would be once it has imported torch, and trains to the same bits.
+To start Python and to import torch takes seconds, and a small trial may train for less. The server does both once,
+and nothing else: it imports no code of the user's, computes nothing and draws no random number. A process that it
+forks is like a new process that has imported torch, and trains to the same bits.
 
 The sweep sends the arguments of a training, and the files for its output and its locks. The server answers with lines
 of JSON: `started` with the process, `refused` with a reason, and later `ended` with the process and its exit code.
@@ -48,7 +48,7 @@ PRELOADED = (
     "hookflow.hooks.builtin.metrics",
     "hookflow.zoo.tasks",
 )
-"""What most trainings import besides torch itself."""
+"""The modules that most trainings import besides torch."""
 
 POLL_INTERVAL = 0.02
 """Seconds between the looks of the server at the processes that it has forked."""
@@ -69,7 +69,7 @@ class ForkedTraining:
 class TrialServer:
     """The server, as the sweep sees it: it starts at once, in a session of its own, and ends when it is closed.
 
-    What it prints goes to the file `log`. It has the variables of `environment` besides those of this process.
+    Its output goes to the file `log`. It has the variables of `environment` besides those of this process.
     Trainings that are under way when it ends go on.
     """
 

@@ -1,8 +1,8 @@
 """The server of a dashboard in a browser of this machine; `hookflow watch --web` starts it.
 
-Each tab has a viewer process of its own, as a terminal would. The server listens on the loopback address alone. Who may
-look is decided by what only the person at the terminal knows: a token in the address that is printed there, which opens
-the dashboard once and gives the browser a cookie. The name in the address and the origin are checked, too, so that no
+Each tab has a viewer process of its own, as a terminal would. The server listens on the loopback address alone.
+Access needs a secret of the person at the terminal: a token in the address that is printed there, which opens the
+dashboard once and gives the browser a cookie. The name in the address and the origin are checked, too, so that no
 other page that the browser shows gets in, whatever name it gives this machine.
 """
 
@@ -28,7 +28,7 @@ VIEWER_EXIT_SECONDS = 5.0
 """Seconds that the viewers have to end; one that has not ended by then is killed."""
 
 HEARTBEAT_SECONDS = 15.0
-"""Seconds after which a browser is asked whether it is still there."""
+"""Seconds between tests whether a browser is still there."""
 
 MAX_CELLS = 1000
 """The most columns, and rows, that a viewer is given."""

@@ -1,4 +1,4 @@
-"""Where everything of a plan stands in a picture, in pixels: columns, rows, the ways of arrows and rails."""
+"""The place of each part of a plan in a picture, in pixels: columns, rows, the ways of arrows and rails."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

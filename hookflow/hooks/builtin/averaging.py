@@ -72,7 +72,7 @@ class Average(WeightAverageHook):
         self.pairs = TensorPairs()
         """The local tensors of the average and of the weights that have the same dtype."""
         self.widened_pairs = TensorPairs()
-        """Those of which the average has a wider dtype than the weight."""
+        """Names whose average has a wider dtype than the weight."""
         self.named_weights: dict[str, nn.Parameter] = {}
         self.places: list[tuple[dict[str, Any], str, Any]] = []
         """Where the network holds the weights: the dictionary of a module, the key, and the tensor there."""

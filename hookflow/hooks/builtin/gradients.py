@@ -67,7 +67,7 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 def gradient_values(parameter: Tensor) -> Tensor:
     """Return the gradient of a parameter that has one; of a sparse gradient its values.
 
-    An index that comes several times in a sparse gradient stands for the sum of its values.
+    An index that comes several times in a sparse gradient means the sum of its values.
     """
     gradient = parameter.grad
     assert gradient is not None

@@ -102,8 +102,7 @@ class Accuracy(Hook):
 
     Needs a task whose outputs hold `logits` (N, classes, …) and `target` (N, …), as Classification's do. Targets that
     are no class, such as -100, are left out; without any other the accuracy is NaN. A target may also be the shares of
-    the classes (N, classes, …), as `mixup` makes them: then an answer counts as the share that its class has, so that
-    the accuracy is the mean of those by each of the two mixed targets, weighted by their shares.
+    the classes (N, classes, …), as `mixup` makes them: then an answer counts as the share of its class.
 
     Counts on the device, so that nothing waits; only the end of the pass reads the total. With "train" among its
     `stages` it counts the batches of the training, too, with the weights as they were then, and logs `train/accuracy`
@@ -129,7 +128,7 @@ class Accuracy(Hook):
         self.classes = ClassDimension("accuracy", self.class_dim)
         self.trained = AnswerCounts()
         self.evaluated = AnswerCounts()
-        """What is counted of the epoch, and of the pass."""
+        """The counts of the epoch, and of the pass."""
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
@@ -357,8 +356,8 @@ class Metrics(Hook):
     device; at the end of the pass torchmetrics brings the counts of all ranks together. The result must be one number.
 
     Metrics of one logit a label (Binary…, Multilabel…), and those of thresholds (MulticlassAUROC, say), need
-    probabilities. torchmetrics itself takes a batch for logits when one of them is not from 0 to 1, and so the value
-    would hang on the size of the batches; here `scores` says what they are. A target that is no class is refused
+    probabilities. torchmetrics takes a batch for logits when one of them is not from 0 to 1. The value would depend on
+    the size of the batches, so `scores` says what they are. A target that is no class is refused
     unless it is the `ignore_index` of the metric; where a score is NaN, so is the metric.
 
     Metrics that check their arguments wait for a GPU in each batch, unless `validate_args = false` is among theirs.

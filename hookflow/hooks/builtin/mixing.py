@@ -132,7 +132,7 @@ class CutMix(Mixup):
 
 
 TargetKind = Literal["keep", "pixels", "map"]
-"""What becomes of a target when its image is resized."""
+"""The change of a target when its image is resized."""
 
 
 @dataclass(eq=False)
@@ -143,11 +143,11 @@ class Resize(Hook):
     depends on the iteration alone, so a resume needs no state. Images are the first part of a batch, (examples,
     channels, …). They are interpolated bilinearly, with antialiasing; volumes and series linearly, without.
 
-    `targets` says what becomes of each further part of a batch: "keep" leaves it as it is, such as classes, or boxes in
-    shares of the image; "pixels" scales places (examples, …, x and y in turn), such as boxes and key points, counted
-    from the corner of the image in whose first pixel the middle is at 0.5; "map" resizes a tensor (examples, …, height,
-    width) of the size of the image: classes, which are integers, by the nearest pixel, other numbers as the images.
-    Left out, integers (examples,), such as classes, and texts are kept, and everything else is refused.
+    `targets` sets the change of each further part of a batch. "keep" leaves it as it is, such as classes, or boxes in
+    shares of the image. "pixels" scales places (examples, …, x and y in turn), such as boxes and key points; the
+    middle of the first pixel is at 0.5. "map" resizes a tensor (examples, …, height, width) of the size of the image:
+    classes, which are integers, by the nearest pixel, other numbers as the images. Left out, integers (examples,),
+    such as classes, and texts are kept, and everything else is refused.
 
     Other batches are refused in the first iteration, since none is fetched before it; a dry run has one, too.
     Evaluations see the images as they are. Source: Howard's fast.ai courses, and Tan and Le, "EfficientNetV2" (2021).

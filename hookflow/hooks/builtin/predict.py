@@ -96,11 +96,11 @@ class Predict(Hook):
     """Writes outputs of the task for every example of the test data to a file in the run directory.
 
     Each output is a tensor with a row for each example of the batch. A name that the outputs lack may be a key of the
-    batch, such as the ids of the examples. Where the data know the indices of their examples in the dataset, as those
-    with a `loader` do, they are a column `index`, unless an output of that name is written.
+    batch, such as the ids of the examples. Data with a `loader` add a column `index`, the place of an example in the
+    dataset, unless an output of that name is written.
 
     Each rank writes the rows of its own shard, `predictions.rank1.npz`; of ranks that split layers among them, the
-    first does. Of several sets each has a file, `predictions.ood.npz`. Predictions of a checkpoint for data without
+    first does. Each of several sets has a file, `predictions.ood.npz`. Predictions of a checkpoint for data without
     targets: `hookflow predict`.
     """
 
@@ -154,7 +154,7 @@ Transform = Literal["hflip", "vflip", "rot90"]
 
 
 OutputKind = Literal["scores", "map"]
-"""What a network returns: numbers of the whole image, or numbers of each place in it."""
+"""The output of a network: numbers of the whole image, or numbers of each place in it."""
 
 
 @dataclass(eq=False)
@@ -165,10 +165,10 @@ class TTA(Hook):
     three turned ones. So ["hflip", "vflip"] makes four. Images are (batch, …, height, width), and the network's only
     argument. A batch takes as many passes as there are views.
 
-    What the network returns is averaged as it is where it is (batch,) or (batch, numbers), which must have no place in
-    the image, as the logits of classes have none; boxes and key points have. Any other shape needs `output`: a "map"
-    (batch, …, height, width) is turned back before it is averaged, "scores" are averaged as they are. What a map holds
-    must have no direction, as a flow has.
+    An output (batch,) or (batch, numbers) is averaged as it is. It must have no place in the image: logits of classes
+    have none, boxes and key points have one. Any other shape needs `output`: a "map" (batch, …, height, width) is
+    turned back before it is averaged, "scores" are averaged as they are. The values of a map must have no direction, as
+    those of a flow have.
     """
 
     reads: ClassVar[Slots] = dict.fromkeys(("around_val", "around_test"), ("model",))
@@ -244,7 +244,7 @@ def _check_output(result: Any, kind: OutputKind | None) -> None:
 
 
 View = tuple[Transform | Literal["rot180", "rot270"], ...]
-"""What is done to an image, one after the other."""
+"""The changes of an image, one after the other."""
 
 MADE_BY: dict[Transform, tuple[View, ...]] = {
     "hflip": (("hflip",),),

@@ -140,10 +140,10 @@ class Scheduler(RateScheduleHook):
     the last of the chain: it looks at `metric` after each validation, once those before it are through. Its `mode`
     follows from the metric's name where it is not given.
 
-    In a resume or a fork to another length the rates go on by the curve of the new length: as if the run had always
-    had it, and whatever else has set them. What is given in steps stays as it is, and so do the rates once
-    `ReduceLROnPlateau` is in charge. A parameter group that a hook adds follows the curve as if it had been there from
-    the start. An iteration whose optimizer step is skipped counts like any other.
+    In a resume or a fork to another length the rates go on by the curve of the new length, as if the run had always
+    had it. Rates that others have set are replaced. Lengths in steps stay as they are, and so do the rates once
+    `ReduceLROnPlateau` has begun. A parameter group that a hook adds follows the curve from the start. An iteration
+    whose optimizer step is skipped counts like any other.
 
     A scheduler may also be a function that is called with the optimizer and returns one, such as
     `transformers:get_scheduler`; `num_training_steps` is filled in, too. Where PyTorch takes a function, as `LambdaLR`
@@ -207,7 +207,7 @@ class Scheduler(RateScheduleHook):
         self.turns: list[int] = []
         """The steps after which the second scheduler, the third and so on take over."""
         self.message = ""
-        """What is to be said once the run has been restored."""
+        """The messages for after the run has been restored."""
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
@@ -239,7 +239,7 @@ class Scheduler(RateScheduleHook):
         """Make the schedulers; the rates become those of the first step.
 
         PyTorch lets rates that are tensors share their memory with the rates that a chain begins with, and then
-        changes both. So it sees numbers, and the tensors take the rates over.
+        changes both. It sees numbers, and the tensors take the rates over.
         """
         from torch.optim.lr_scheduler import SequentialLR
 
@@ -375,7 +375,7 @@ class Scheduler(RateScheduleHook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back a state, which may be of a run of another length: then the curve is that of this length.
 
-        Of a fork that sets other rates the state is but the place: its curve is None.
+        In a fork that sets other rates the state is only the place: its curve is None.
         """
         self.done = state["done"]
         if state["curve"] is None:

@@ -188,8 +188,8 @@ class ParamSchedule(Hook):
     Between two places a value goes from one to the other by `shape`; before the first place and after the last it
     stays. Momentum is `betas[0]` of optimizers that have those, as with `torch.optim.lr_scheduler.OneCycleLR`. A
     parameter group that began with a weight decay of 0 keeps that: those are the biases and the norms. The values
-    depend on nothing but the iteration and the length of the run, so a resumed run needs no state to go on exactly, and
-    one of another length goes on by the places in that. An iteration whose optimizer step is skipped counts like any
+    depend on the iteration and the length of the run alone. A resumed run needs no state, and one of another length
+    goes on by its new places. An iteration whose optimizer step is skipped counts like any
     other.
     """
 

@@ -1,4 +1,4 @@
-"""What metrics are computed of: logits beside their targets, and scores as torchmetrics takes them."""
+"""The inputs of metrics: logits beside their targets, and scores as torchmetrics takes them."""
 
 from __future__ import annotations
 

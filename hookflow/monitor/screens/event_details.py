@@ -166,7 +166,7 @@ def _compare_metrics(store: RunStore, entry: Entry) -> Iterator[Text]:
 
 
 def _checkpoint_of(store: RunStore, entry: Entry) -> Checkpoint | None:
-    """Return the record of the checkpoint that an event tells of."""
+    """Return the record of the checkpoint of an event."""
     for saved in store.state.checkpoints:
         if entry.kind == "checkpoint" and (saved["path"], saved["t"]) == (entry.detail, entry.t):
             return saved

@@ -158,7 +158,7 @@ class HooksScreen(PageScreen):
     def text_of_row(self) -> str:
         return self.view.text_of_row()
 
-    # What the user does
+    # Actions
 
     def on_hook_highlighted(self, event: HookHighlighted) -> None:
         if event.binding is not None:

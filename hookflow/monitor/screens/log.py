@@ -14,10 +14,10 @@ from hookflow.monitor.screens.page import PageScreen
 from hookflow.monitor.widgets.log_view import LogView
 
 LEVEL_TITLES = ("all levels", "warnings and errors", "errors")
-"""What the choice of a level is called, by its place."""
+"""The name of the choice of a level, by its place."""
 
 SOURCE_TITLES = {EVERYTHING: "events and output", EVENTS: "events", PRINTED: "output"}
-"""What the choice of a source is called, where it is more than its name."""
+"""The name of the choice of a source, where it is more than its name."""
 
 
 class LogScreen(PageScreen):

@@ -105,7 +105,7 @@ class MediaScreen(PageScreen):
                     yield TextView(id="text")
                     yield HistogramView(id="histogram")
 
-    # What is chosen
+    # The choice
 
     def _take_chosen_item(self) -> None:
         """Go to the item that another page has chosen, as of an entry of the log."""
@@ -134,7 +134,7 @@ class MediaScreen(PageScreen):
                 return place
         return len(items) - 1
 
-    # What is shown
+    # The view
 
     def show_run(self) -> None:
         store = self.store

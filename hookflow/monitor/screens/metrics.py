@@ -135,7 +135,7 @@ class MetricsScreen(PageScreen):
                 yield Static(id="reading")
                 yield HeatMap(id="heat")
 
-    # What is shown
+    # The view
 
     @property
     def metric_tree(self) -> MetricTree:

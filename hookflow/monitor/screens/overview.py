@@ -241,7 +241,7 @@ class OverviewScreen(PageScreen):
     def text_of_row(self) -> str:
         return self.hook_view.text_of_row()
 
-    # What the user does
+    # Actions
 
     def on_hook_highlighted(self, event: HookHighlighted) -> None:
         if event.binding is not None:

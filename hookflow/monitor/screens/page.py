@@ -1,4 +1,4 @@
-"""What all pages of the dashboard have: the header, the names of the pages, a filter, the footer."""
+"""The common parts of all pages of the dashboard: the header, the names of the pages, a filter, the footer."""
 
 import time
 from collections.abc import Iterable
@@ -87,7 +87,7 @@ class PageScreen(Screen[None]):
     refresh_seconds: ClassVar[float] = 1.0
     can_filter: ClassVar[bool] = False
     help_text: ClassVar[str] = ""
-    """What the help says of the page: a line each, in Markdown."""
+    """The help of the page: a line each, in Markdown."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (76, "-normal"), (110, "-wide")]  # noqa: RUF012  # as Textual has them
     VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-medium"), (34, "-tall")]  # noqa: RUF012

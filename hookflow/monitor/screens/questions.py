@@ -1,4 +1,4 @@
-"""What the dashboard asks before it acts on a training."""
+"""Questions of the dashboard before it acts on a training."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +74,7 @@ def _note_on_stopping(store: RunStore) -> str:
 
 
 def ask_for_rewind(app: Dashboard) -> None:
-    """Ask which checkpoint to go back to. What is offered stays as it is until that is answered."""
+    """Ask which checkpoint to go back to. The offers stay as they are until that is answered."""
     store = app.store
     why_not = store.refusal("rewind")
     if why_not:

@@ -39,7 +39,7 @@ LARGEST_SHARE = 0.6
 
 
 class TotalsTable(DataTable[Text]):
-    """What phases, or hooks, took in the iteration that is shown and in the mean of all, the longest first."""
+    """The times of phases, or hooks, in the iteration that is shown and in the mean of all, the longest first."""
 
     DEFAULT_CSS = """
     TotalsTable { width: 1fr; height: 1fr; overflow-x: hidden; border: round $border; border-title-color: $text-muted; }

@@ -40,7 +40,7 @@ class HeatRow:
 def kind_of(metric: str) -> str:
     """Return what a metric measures, whatever the layer: "activation/*/mean" of "activation/head/mean".
 
-    Of a name of two parts that is the first one: "grad_norm" of "grad_norm/head".
+    In a name of two parts that is the first one: "grad_norm" of "grad_norm/head".
     """
     parts = metric.split("/")
     if len(parts) <= 2:

@@ -1,4 +1,4 @@
-"""What the widgets about hooks tell their page."""
+"""Messages of the widgets about hooks to their page."""
 
 from textual.message import Message
 

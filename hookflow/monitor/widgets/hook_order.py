@@ -74,7 +74,7 @@ class OrderRow:
 
     @property
     def key(self) -> str:
-        """What tells the row from the others: the hook's id, or the name of what it is."""
+        """The key of the row: the hook's id, or the name of what it is."""
         if self.loop.binding is not None and self.group:
             return f"group {self.group} {self.loop.binding.id}"
         if self.loop.binding is not None and not self.num_folded:
@@ -162,7 +162,7 @@ class OrderLayout:
 
 @dataclass(frozen=True, slots=True)
 class RowFigures:
-    """What a row costs, the sign of its hook, and what is out of the ordinary about it; "on" for what is no hook."""
+    """The cost of a row, the sign of its hook, and what is out of the ordinary about it; "on" for what is no hook."""
 
     cost: CallCost
     status: Status
@@ -500,7 +500,7 @@ class HookOrderView(ScrollView, can_focus=True):
         self.call_after_refresh(self._go_to, self.cursor)  # there may be fewer rows in sight
         self.post_message(HooksResized())
 
-    # What the user does
+    # Actions
 
     def _go_to(self, place: int) -> None:
         """Move the cursor to a row, and scroll so that it is seen."""

@@ -23,7 +23,7 @@ PHASE_WORDS = {
 
 
 class HookReason(Static):
-    """What is wrong with a hook, what it does in background, and why it runs where it does."""
+    """The problem of a hook, its work in background, and why it runs where it does."""
 
     DEFAULT_CSS = "HookReason { height: 2; width: 1fr; padding: 0 1; }"
 

@@ -49,7 +49,7 @@ MIN_BAR_SCALE = 0.1
 """The share for which a bar is full, unless a hook takes more."""
 
 GROUP_STATUSES: tuple[Status, ...] = ("failed", "off", "throttled", "slower")
-"""What a folded group says of its hooks, the most important first."""
+"""The facts of a folded group on its hooks, the most important first."""
 
 MIN_RANK_RATIO = 1.1
 """How many times as long as on the others a hook takes on the slowest rank before that is named."""
@@ -60,7 +60,7 @@ SWAP_RATIO = 1.2
 
 @dataclass(frozen=True, slots=True)
 class HookRow:
-    """What the table shows of a hook at its point. A bar is full where the share is `bar_scale`."""
+    """The row of a hook at its point. A bar is full where the share is `bar_scale`."""
 
     binding: Binding
     cost: CallCost
@@ -562,7 +562,7 @@ class HookTable(DataTable[Text]):
             self.add_column(text_of((message, "dim")))
             self._message = message
 
-    # What the user does
+    # Actions
 
     def on_resize(self, event: Resize) -> None:
         self._show_rows()

@@ -57,7 +57,7 @@ class LogView(ScrollView, can_focus=True):
         self.lines: Sequence[LogLine] = ()
         self.reason_for_nothing = "nothing has happened yet"
 
-    # What is shown
+    # The view
 
     def show_lines(self, lines: Sequence[LogLine]) -> None:
         """Show other lines; the cursor stays at its line, or follows the newest."""

@@ -103,7 +103,7 @@ def _name_cells(row: MetricRow, depth: int = 1) -> int:
 
 
 def mode_of(state: RunState, name: str) -> Mode | None:
-    """Return whether less or more of a metric is better; None where nobody says."""
+    """Return whether less or more of a metric is better; None where it is unknown."""
     return state.monitored.get(name) or mode_by_name(name)
 
 
@@ -235,7 +235,7 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
         self._columns = TreeColumns.of(40, 0)
         self._longest_name = 0
 
-    # What is shown
+    # The view
 
     def show_metrics(self, state: RunState, pattern: str = "") -> None:
         """Show the metrics whose names match a pattern; the groups are open while there is one."""

@@ -70,7 +70,7 @@ class RankTable(DataTable[Text]):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's name
         super().__init__(id=id, cursor_type="row")
         self._shown: list[object] = []
-        """What the row of each rank was written from."""
+        """The values that the row of each rank was written from."""
 
     def on_mount(self) -> None:
         for column, title in COLUMNS.items():

@@ -38,7 +38,7 @@ MIN_BAR_WIDTH, MAX_BAR_WIDTH = 8, 30
 
 @dataclass(frozen=True, slots=True)
 class HeaderItem:
-    """A part of a row. Of the parts that have no room together the one with the least `weight` goes first."""
+    """A part of a row. Where parts have no room together, the one with the least `weight` goes first."""
 
     weight: int
     part: Part

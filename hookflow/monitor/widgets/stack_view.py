@@ -17,7 +17,7 @@ FRAME_FILE = re.compile(r"\((?P<file>[^()]+):\d+\)$")
 """The file at the end of a frame."""
 
 PACKAGE_FOLDER = re.compile(rf"\((?:.*/(?:site|dist)-packages|{re.escape(str(OURS.parent))})/")
-"""What comes before the name of a package in a frame: without it, the frame has room on one row."""
+"""The path before the name of a package in a frame: without it, the frame has room on one row."""
 
 
 def place_of(store: RunStore, rank: int) -> str:

@@ -17,7 +17,7 @@ from hookflow.text import printable
 from hookflow.user_code import FRAME, innermost, is_own_file
 
 INSTALLED = re.compile(r'"[^"]*/(?:site|dist)-packages/')
-"""What comes before the name of an installed package in a frame."""
+"""The path before the name of an installed package in a frame."""
 
 
 SENTENCE_END = re.compile(r"(?<=[.…]) (?=[A-Z])")
@@ -42,7 +42,7 @@ def traceback_text(traceback: str, culprit: str = "") -> TracebackText:
     """Return the lines of a traceback.
 
     `culprit` is the "file:line" of the frame to look at first; where that is not known, it is the innermost frame of
-    the user's own files. Of several frames at that line it is the last.
+    the user's own files. If several frames are at that line, it is the last.
     """
     lines = traceback.splitlines()
     first, end = _culprit_lines(lines, culprit or innermost(traceback))

@@ -21,7 +21,7 @@ from hookflow.runner.distributed.rendezvous import RankLayout
 
 @dataclass(frozen=True)
 class LoopObjects:
-    """What the user's loop trains with, as its program has made it; nothing of it is moved, wrapped or seeded."""
+    """The objects of the user's loop, as its program has made them. None is moved, wrapped or seeded."""
 
     models: Mapping[str, nn.Module]
     """The networks by name, without the wrappers of DDP or of the compiler."""

@@ -115,7 +115,7 @@ class RunComponents:
     data: Mapping[str, Any]
     hooks: Mapping[str, Any]
     capabilities: Mapping[str, HookCapabilities]
-    """What each hook declares that it does."""
+    """The capabilities of each hook."""
     writers: Mapping[str, Callable[[Mapping[str, Any]], Writer]]
     """The factory of each writer, called with the offered values; none on any rank but the first."""
     picked: Picked

@@ -54,13 +54,13 @@ class WeightMisfits(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """Where the weights of a model are: `path` is a file, or what stands for the entry of a sharded checkpoint."""
+    """Where the weights of a model are: `path` is a file, or the name of the entry of a sharded checkpoint."""
 
     path: Path
     shown: str
-    """What messages call it."""
+    """Its name in messages."""
     note: str = ""
-    """What else the checkpoint has."""
+    """The other entries of the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class WeightsMatch:
     given: dict[str, Any]
     """All that are to go into the model, by its names."""
     loaded: dict[str, Any]
-    """Those that fit."""
+    """The weights that fit."""
     excluded: set[str]
     prefixes: list[str]
     """The prefixes of wrappers that were taken off."""
     fit: WeightMisfits
     problems: list[Problem]
-    """What does not fit."""
+    """The weights that do not fit."""
 
     def summary(self, source: WeightsFile, model: Collection[str]) -> str:
         """Return one line: what was loaded, what was left, and what the model has that was not loaded."""

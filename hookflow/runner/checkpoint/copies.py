@@ -64,7 +64,7 @@ class CheckpointCopies:
 
         `checkpoints` are those that stand, the newest last. Each is copied by the names that it was saved by, unless a
         newer one goes to the same place. `weights` are those of weights alone by their names: their manifests name
-        none. What is there already is not copied.
+        none. Existing files are not copied.
         """
         latest: dict[str, Path] = {}
         for path in checkpoints:
@@ -78,7 +78,7 @@ class CheckpointCopies:
             self._add(place, path)
 
     def _places(self, name: str, facts: Mapping[str, Any]) -> list[str]:
-        """Return where a checkpoint goes by one of its names."""
+        """Return the place of a checkpoint by one of its names."""
         metrics = {unmasked(metric): value for metric, value in facts.get("metrics", {}).items()}
         values = {**metrics, **self._values, "name": name, "it": facts["it"], "ep": facts["ep"]}
         return [format_place(template, values) for template, names in self._templates if name in names]

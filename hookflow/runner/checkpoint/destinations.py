@@ -26,7 +26,7 @@ RENAME_EXCHANGE = 2
 """The flag of Linux's `renameat2` by which two paths are exchanged."""
 
 AT_FDCWD = -100
-"""Stands for the working directory in `renameat2`."""
+"""The working directory in `renameat2`."""
 
 
 class CopyDestination(Protocol):

@@ -14,7 +14,7 @@ def hold_parent(run_dir: RunDir, parent: Parent) -> None:
     """
     try:
         shutil.copytree(parent.path, run_dir.fork_start / parent.checkpoint, copy_function=_link_or_copy)
-    except shutil.Error as error:  # it stands for the errors of several files
+    except shutil.Error as error:  # it holds the errors of several files
         raise OSError(str(error)) from None
 
 

@@ -1,4 +1,4 @@
-"""Stands for the data of a loop of the user's own: how many iterations there are, and nothing that yields a batch."""
+"""The data of a loop of the user's own: how many iterations there are, and nothing that yields a batch."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -61,7 +61,7 @@ class StreamBatch(NamedTuple):
     divided: bool
     """Whether the examples were divided among the workers here, since the dataset does not do it."""
     fingerprint: int | None
-    """What tells the first batch of a pass from others; None for the later ones."""
+    """The mark of the first batch of a pass; None for the later ones."""
 
 
 class SeededIterable(PickledWithImports, IterableDataset[Any]):
@@ -264,7 +264,7 @@ def examples_to_reload(state: Any) -> int:
 
 
 END = object()
-"""Stands for the batch behind the last one of a pass."""
+"""The mark behind the last batch of a pass."""
 
 
 SAME_STATE = (

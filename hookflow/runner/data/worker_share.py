@@ -8,11 +8,11 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
 WORKER_INFO = ("id", "num_workers", "dataset")
-"""What a dataset reads of `torch.utils.data.get_worker_info()` to take the share of its worker."""
+"""The attributes that a dataset reads of `torch.utils.data.get_worker_info()` to take the share of its worker."""
 
 
 class WatchedWorkerInfo:
-    """PyTorch's description of a worker, which remembers whether somebody has read which worker it is.
+    """PyTorch's description of a worker, which remembers whether its number was read.
 
     Its `dataset` is that of the user, and not the one around it that a loader of hookflow has.
     """
@@ -106,6 +106,6 @@ class WorkerShare:
         return {"drawn": self.drawn, "divides": self.divides}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take on that the dataset stands at the place of `state`."""
+        """Assume that the dataset is at the place of `state`."""
         self.drawn = state["drawn"]
         self.divides = state["divides"]

@@ -334,7 +334,7 @@ class _ByteCounter(io.RawIOBase):
 
 
 SHARED_MEMORY = re.compile(r"shared memory|file </torch_|No space left on device")
-"""What PyTorch says where it cannot put a tensor into shared memory."""
+"""PyTorch's message where it cannot put a tensor into shared memory."""
 
 
 def is_out_of_shared_memory(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""What CUDA needs where work leaves the training thread or stream: devices of threads, events, memory of streams."""
+"""The needs of CUDA where work leaves the training thread or stream: devices of threads, events, memory of streams."""
 
 from collections.abc import Callable
 from threading import Thread

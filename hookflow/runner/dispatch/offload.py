@@ -1,4 +1,4 @@
-"""What the dispatch asks of the executor of offloaded hooks, an optional part that is imported where a run needs it."""
+"""The interface of the dispatch to the executor of offloaded hooks, an optional part, imported on demand."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager

@@ -141,7 +141,7 @@ class FSDPStrategy(SeveralRanksStrategy):
             self._say(f'FSDP gathers {len(units)} modules one by one: distributed.units = ["{entries[0]}"]')
         norms = [module for module in network.modules() if isinstance(module, _NormBase) and [*module.parameters()]]
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
-        # By default the outermost module stays gathered after its forward pass. What a hook then changes in its weights
+        # By default the outermost module stays gathered after its forward pass. Changes of a hook to its weights then
         # is lost, and what it changes in their shards is not seen by the next forward pass.
         shard = partial(fully_shard, mesh=mesh, reshard_after_forward=True)
         for norm in norms if half else ():
@@ -190,7 +190,8 @@ class FSDPStrategy(SeveralRanksStrategy):
 def _refuse_gradient(name: str, gradient: Tensor) -> None:
     """Raise UserError: a loss is computed from the shards of a parameter, whose gradient FSDP does not average.
 
-    PyTorch calls this for such a gradient alone. That of the gathered weights is put into the shards without a call.
+    PyTorch calls this for such a gradient alone. The gradient of the gathered weights is put into the shards
+    without a call.
     """
     message = (
         f'the loss is computed from the shards of "{name}", outside the forward pass of the module that has it: '

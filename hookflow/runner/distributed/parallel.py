@@ -349,7 +349,7 @@ def _digest(state: Any) -> bytes:
 def local_state(state: dict[str, Any], ranks: RankLayout, by_item: Sequence[str]) -> dict[str, Any]:
     """Return the state of this rank; that of rank 0, with None for "random", where there was no such rank.
 
-    Of the entries `by_item` a rank has those items alone that differ between ranks.
+    From the entries `by_item` a rank has those items alone that differ between ranks.
     """
     others = state.get("ranks", [])
     if ranks.first:

@@ -105,7 +105,7 @@ class ClosureStepper:
         dispatcher = self._engine.dispatcher
         if self._gradient_writers is None:
             self._gradient_writers = self._find_gradient_writers()
-        # The dispatcher, and not the generated function: a trigger is asked once, and its answer holds for all calls.
+        # The dispatcher, and not the generated function: a trigger is evaluated once for all calls.
         dispatcher.call_all(self._engine.firings(POINT), (dispatcher.run, *offered))
         if update.takes_skip_request():
             self._engine.leave(entered)
@@ -122,7 +122,7 @@ class ClosureStepper:
             self._context.log.say(f"{message}: the step was taken", "warn")
 
     def _find_gradient_writers(self) -> list[HookCall]:
-        """Return the hooks that write gradients before a step; from here on each is asked once an iteration."""
+        """Return the hooks that write gradients before a step; from here on each is evaluated once an iteration."""
         writers = []
         for firing in self._engine.firings(POINT):
             written = [root(slot) for slot in firing.binding.writes]

@@ -287,7 +287,7 @@ class AccumulatedIteration(_BatchwiseIteration):
 
 
 class BatchTotals:
-    """What the batches of one iteration have together: examples, weight, the sets they are of, numbers of outputs."""
+    """The common values of the batches of one iteration: examples, weight, the sets they are of, numbers of outputs."""
 
     def __init__(self) -> None:
         self.examples = 0

@@ -43,7 +43,7 @@ CALLED_INSTEAD = {
     "loss": 'outputs["loss"] = loss, at after_forward',
     "lr": 'group["lr"] = lr, for group in run.optimizer.param_groups',
 }
-"""What a hook does in place of assigning an attribute of the run."""
+"""The call in place of assigning an attribute of the run."""
 
 
 def cannot_be_set(name: str) -> Problem:
@@ -186,7 +186,7 @@ class Run(_Reports, RunProtocol):
 
     @property
     def stage(self) -> Stage:
-        """What the run does at the moment: train, val, test, …"""
+        """The current stage of the run: train, val, test, …"""
         return self._state.stage
 
     @property
@@ -221,7 +221,7 @@ class Run(_Reports, RunProtocol):
 
     @property
     def batch_weight(self) -> Weight:
-        """What this rank's share of the current batch weighs in means."""
+        """The weight of this rank's share of the current batch in means."""
         weight = self._state.batch_weight
         if weight is None:
             return self._state.batch_size or 1

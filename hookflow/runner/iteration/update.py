@@ -108,9 +108,9 @@ def _as_number(weight: Weight) -> float:
 class OptimizerUpdate:
     """The gradients and the optimizers of a run; `stepping` names those whose step is being taken.
 
-    Gradients accumulate until a step has used them. They are cleared before the next forward pass, or after it where a
-    hook reads them there. With `loss_weight` the mean of the gradients over ranks is that of the whole batch. What has
-    weight 0 is left out: a batch among others, or the step where there are no others.
+    Gradients accumulate until a step has used them. They are cleared before the next forward pass, or after it where
+    a hook reads them there. With `loss_weight` the mean of the gradients over ranks is that of the whole batch. A
+    batch of weight 0 is left out among others; where there are no others, the step is.
     """
 
     def __init__(self, context: RunContext, losses: LossCheck | None, guard: StepGuard | None) -> None:

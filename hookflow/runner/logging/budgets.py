@@ -75,7 +75,7 @@ FIRINGS = 3
 RAREST = 1024
 """A throttled hook fires at least at each so many times that it is due."""
 EVERY = ""
-"""The budget of all hooks together goes by this name."""
+"""The name of the budget of all hooks together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class EventRecorder:
         self._timing: TimingAggregator | None = None
         self._captures: list[TraceCapture] = []
         self._works: list[HookProgress] = []
-        """What hooks do at the moment and show as a bar; hooks add to it and take away."""
+        """The current work of hooks that is shown as a bar; hooks add to it and take away."""
         self.budgets: BudgetController | None = None
         """The budgets of hooks; None where the pipeline has none."""
         self._samples = 0

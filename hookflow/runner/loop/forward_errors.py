@@ -1,4 +1,4 @@
-"""What an exception in a forward pass says of the user's code: the line, the layer and what it was given, the batch.
+"""The user's code in an exception of a forward pass: the line, the layer and what it was given, the batch.
 
 Everything is read from the frames that the exception has come through, so a training that raises none pays nothing.
 """
@@ -32,7 +32,7 @@ def explain_forward_error(error: BaseException, model: nn.Module, task: Any, tra
 
     `train_sets` are the names of several training sets, for which the task may have steps of their own.
 
-    It must come before the frames of the traceback are cleared. What goes wrong here leaves the exception as it is.
+    It must come before the frames of the traceback are cleared. An error here leaves the exception as it is.
     """
     if not isinstance(error, Exception) or isinstance(error, DiagnosisError):
         return

@@ -62,7 +62,7 @@ class FiringObserver(Protocol):
 
 
 TEST_WAITS = "run.test: the test follows once the training has finished; --resume trains on"
-"""What is said where a training with a test is stopped."""
+"""The message where a training with a test is stopped."""
 
 COMPILED = "the network is compiled: its first iterations take much longer, here and when a batch has another shape"
 

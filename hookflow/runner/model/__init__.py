@@ -1,1 +1,1 @@
-"""What is known of networks by themselves: tasks, chosen modules and parameters, optimizers with modes."""
+"""Facts on networks by themselves: tasks, chosen modules and parameters, optimizers with modes."""

@@ -52,7 +52,7 @@ class OptimizerModes:
     def evaluating(self) -> Iterator[EvaluationPoint]:
         """Put the weights where they are evaluated, and back.
 
-        What hooks change in the meantime stays changed, as far as `train()` lets it; but for an evaluation that is cut
+        Changes of hooks in the meantime stay, as far as `train()` lets it; but for an evaluation that is cut
         short, or raises.
         """
         point = EvaluationPoint()
@@ -84,7 +84,7 @@ class OptimizerModes:
         return result
 
     def messages(self, network: nn.Module, capabilities: Mapping[str, HookCapabilities]) -> Iterator[tuple[str, Level]]:
-        """Yield what a training with such optimizers is told, each with its level."""
+        """Yield the messages to a training with such optimizers, each with its level."""
         if not self.optimizers:
             return
         classes = ", ".join(sorted({type(optimizer).__name__ for optimizer in self.optimizers.values()}))

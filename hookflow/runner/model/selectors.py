@@ -72,7 +72,7 @@ def differentiable(model: nn.Module) -> dict[str, nn.Parameter]:
 def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -> Iterator[Problem]:
     """Yield a problem for each glob that picks no parameter, and for each hook that FSDP makes useless.
 
-    FSDP never calls a tensor hook. What a hook changes in gathered weights is lost. `place` tells where the glob of a
+    FSDP never calls a tensor hook. Changes of a hook to gathered weights are lost. `place` tells where the glob of a
     binding stands.
     """
     names = differentiable(model)

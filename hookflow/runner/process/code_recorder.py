@@ -87,7 +87,7 @@ class CodeRecorder:
     def record(self, it: int, then: RecordedCode | None = None, since: str = "") -> None:
         """Record the files that this process has imported for the attempt, which begins after iteration `it`.
 
-        What has been recorded of the attempt before stays where nothing differs. Modules that are new since `then` are
+        The record of the attempt before stays where nothing differs. Modules that are new since `then` are
         reported. A file that cannot be read or written is reported; the run goes on.
         """
         self._look(late=False)
@@ -246,7 +246,7 @@ def is_own_process(main: ModuleType | None) -> bool:
 
 
 def _named_modules(loaded: Loaded, modules: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
-    """Return the modules that a pipeline names, and those of the objects that stand in it."""
+    """Return the modules that a pipeline names, and those of its objects."""
     result = {module.__name__: module for module in imported_files().values()}
     names = []
     for _, value in walk(loaded.pipeline.model_dump()):

@@ -1,8 +1,8 @@
 """Files that hooks and tasks have left open: what Python still holds back of them is written before a process ends.
 
 Python writes it when it destroys a file object, which need not happen before a process ends. Where a file object is
-part of a circle of objects, the garbage collector may close the file before the text in the file object has been passed
-on: whether it does so differs between versions of Python.
+part of a circle of objects, the garbage collector may close the file before its text has been passed on. Versions of
+Python differ in that.
 """
 
 import gc
@@ -49,7 +49,7 @@ def close_open_files() -> None:
 def _files_by_layer() -> tuple[list[Any], list[Any], list[Any]]:
     """Return the open files that hold something back: of text, those written in Python, and Python's buffers.
 
-    What one of them passes on may arrive in one of a list that comes later.
+    Data that one of them passes on may arrive in one of a list that comes later.
     """
     texts = []
     in_python = []

@@ -59,7 +59,7 @@ WAITING = (
     "the ranks finish this iteration once it is there, and then save; if it never comes, nothing after the last "
     "checkpoint can be saved, and Ctrl-C ends the run at once"
 )
-"""What follows where one of several ranks lacks a batch: the others wait for it in the middle of their iteration."""
+"""The consequence where one of several ranks lacks a batch: the others wait for it in the middle of their iteration."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -54,7 +54,7 @@ class RunState:
         self.mixes_sets = False
         """Whether the current iteration has batches of several training sets. Written by the iteration."""
         self.batch_weight: Weight | None = None
-        """What this rank's share of the current batch weighs in means, where the task says it; None: its examples.
+        """The weight of this rank's share of the current batch in means, where the task says it; None: its examples.
         Written by who has the task weigh it."""
         self.batches = 0
         """Batches of the current pass."""

@@ -370,7 +370,7 @@ class CheckpointManager:
     def _save_evaluated_weights(self, state: dict[str, Any]) -> None:
         """Let the models of a captured state have the weights that are evaluated, and keep those that are trained.
 
-        Whoever loads a model has the weights for use; a resume has those that the optimizers go on from.
+        A loaded model has the weights for use; a resume has those that the optimizers go on from.
         """
         models = {state_key("model", name): model for name, model in self._context.parts.models.items()}
         training: dict[str, dict[str, dict[str, Any]]] = {}

@@ -353,7 +353,7 @@ class ForkAdapter:
     def _groups_as_saved(self, name: str, optimizer: Optimizer, saved_groups: Sequence[State]) -> list[list[Any]]:
         """Return the parameters of an optimizer in the groups of the checkpoint.
 
-        Raises UserError where these cannot be told.
+        Raises UserError where these are unknown.
         """
         then = self.then[0].optimizers[name]
         now = self.now[0].optimizers[name]

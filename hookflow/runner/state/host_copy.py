@@ -38,7 +38,7 @@ class StateCopy:
     state: dict[str, Any]
     memory: Memory = field(default_factory=dict)
     copied: list[torch.cuda.Event] = field(default_factory=list)
-    """What the devices have passed once the state is there."""
+    """The events that the devices have passed once the state is there."""
 
     def wait(self) -> None:
         """Wait for the devices until the state is there."""
@@ -50,8 +50,8 @@ class StateCopy:
 class HostCopier:
     """Copies states into the host's memory: pinned where they come from a GPU.
 
-    A copy has the memory of an earlier one that was given back, tensor by tensor of the same shape and kind. Of a
-    sharded tensor it has this rank's shard; the copies are sharded over `mesh`.
+    A copy has the memory of an earlier one that was given back, tensor by tensor of the same shape and kind. A
+    sharded tensor is held as this rank's shard; the copies are sharded over `mesh`.
     """
 
     def __init__(self, mesh: DeviceMesh | None = None) -> None:
@@ -88,7 +88,7 @@ class HostCopier:
         return result
 
     def give_back(self, copied: StateCopy) -> None:
-        """Use the memory of a copy that nobody reads any more for a later one."""
+        """Use the memory of a copy that is no longer read for a later one."""
         if copied.memory:
             self._spare.append(copied.memory)
 

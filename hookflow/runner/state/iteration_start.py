@@ -33,7 +33,7 @@ class BufferCopies:
         self._model = model
         self._modules: list[tuple[str, nn.Module]] = []
         self._all: list[Tensor | None] = []
-        """What the modules had at the last copy; None for a buffer that is none at the moment."""
+        """The values of the modules at the last copy; None for a buffer that is none at the moment."""
         self._names: list[str] = []
         self._buffers: list[Tensor] = []
         self._are_plain = True
@@ -173,7 +173,7 @@ def recording_rate(train: Source, plan: Plan, accumulate: int) -> RecordingRate:
 
     Where an iteration has one batch, hooks at `before_fetch` have changed something by then; and the first batch of an
     epoch is awaited when its order has been drawn, by a sampler with a state or from a generator. A source of one's own
-    may have workers that nothing tells of. With one batch an iteration, copies at each would cost more than many an
+    may have workers that are unknown. With one batch an iteration, copies at each would cost more than many an
     iteration, and a hook at `before_fetch` may then fire once more.
     """
     if is_mixed(train):

@@ -29,7 +29,7 @@ class StateScope(Enum):
 
 
 class Stateful(Protocol):
-    """What has a state."""
+    """An object with a state."""
 
     def state_dict(self) -> Any:
         """Return the state; its tensors may be those that go on changing."""
