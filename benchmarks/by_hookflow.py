@@ -11,7 +11,7 @@ import torch
 from by_hand import EXAMPLES, RATE, Feed
 from torch.nn import functional
 
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import DEFAULT_POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.attempt import main
@@ -89,7 +89,7 @@ class After:
 def _nothing(self: object, run: Any) -> None: ...
 
 
-Every = type("Every", (), {point.name: _nothing for point in POINTS if point.kind in ("standard", "step")})
+Every = type("Every", (), {point.name: _nothing for point in DEFAULT_POINTS if point.kind in ("standard", "step")})
 """A hook that does nothing at every point of the loop."""
 
 

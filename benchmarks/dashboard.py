@@ -32,10 +32,10 @@ from typing import Any
 import psutil
 
 from hookflow.events.commands import send
-from hookflow.events.log import Appender
+from hookflow.events.log import LogAppender
 from hookflow.events.reading import read_record
 from hookflow.events.rundir import RunDir, all_runs
-from hookflow.monitor.feed import Live
+from hookflow.monitor.feed import LogFollower
 from hookflow.monitor.recording import Recording
 
 HERE = Path(__file__).resolve()
@@ -112,32 +112,32 @@ class Viewer:
         self.process = psutil.Process(self._child.pid)
         self.painted = 0
         self.shown = b""
-        self._news = threading.Condition()
+        self._collect_news = threading.Condition()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         try:
             while data := os.read(self._terminal, 1 << 16):
-                with self._news:
+                with self._collect_news:
                     self.painted += len(data)
                     self.shown = (self.shown + data)[-200_000:]
-                    self._news.notify_all()
+                    self._collect_news.notify_all()
         except OSError:  # the child has closed it
             return
 
     def wait_for(self, text: bytes, seconds: float = 300.0) -> float:
         """Return after how many seconds since its start it has painted a text."""
-        with self._news:
-            if not self._news.wait_for(lambda: text in self.shown, seconds):
+        with self._collect_news:
+            if not self._collect_news.wait_for(lambda: text in self.shown, seconds):
                 raise SystemExit(f"the viewer has not shown {text!r} in {seconds:.0f} s")
         return time.perf_counter() - self.began
 
     def press(self, key: str) -> float:
         """Press a key; return the ms until something is painted."""
-        with self._news:
+        with self._collect_news:
             before, began = self.painted, time.perf_counter()
             os.write(self._terminal, key.encode())
-            self._news.wait_for(lambda: self.painted > before, 5.0)
+            self._collect_news.wait_for(lambda: self.painted > before, 5.0)
             return 1000 * (time.perf_counter() - began)
 
     def costs(self, seconds: float) -> tuple[float, float]:
@@ -183,9 +183,9 @@ def train(folder: Path, rate: float) -> RunDir:
     return run
 
 
-def until(run: RunDir, condition: Callable[[Live], bool]) -> Live:
+def until(run: RunDir, condition: Callable[[LogFollower], bool]) -> LogFollower:
     """Return the run as soon as something is so."""
-    live = Live(run)
+    live = LogFollower(run)
     while not condition(live):
         live.read_all()
         time.sleep(0.1)
@@ -233,7 +233,7 @@ def repeat(run: RunDir, megabytes: float) -> None:
     end, records = every[at], [record for record in every[:at] if record["k"] in ("frame", "scalars")]
     seconds, its = records[-1]["t"] - records[0]["t"], records[-1]["it"] - records[0]["it"]
     run.events.write_bytes(first + b"\n")
-    log, size, times = Appender(run.events), 0, 0
+    log, size, times = LogAppender(run.events), 0, 0
     while size < megabytes * 1e6:
         more = {"t": times * seconds, "it": times * its, "elapsed": times * seconds}
         shifted = [record | {key: record[key] + more[key] for key in more.keys() & record.keys()} for record in records]
@@ -247,7 +247,7 @@ def opened(run: RunDir) -> Iterator[Figure]:
     """Yield how long it takes to open a long log, the first time and again, and to go to any moment of it."""
     for which, most in (("first", None), ("again", 1.0)):
         began = time.perf_counter()
-        Live(run, kept=True).read_all()
+        LogFollower(run, kept=True).read_all()
         yield f"open to watch, {which}", time.perf_counter() - began, "s", most
         began = time.perf_counter()
         recording = Recording(run)

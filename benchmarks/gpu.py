@@ -34,15 +34,15 @@ from torch.profiler import profile
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookflow.errors import Where
-from hookflow.events.log import Tail
-from hookflow.events.packing import series
+from hookflow.events.log import TailReader
+from hookflow.events.packing import iter_series
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.offload.model_copies import ModelCopies
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.attempt.main import train
-from hookflow.runner.checkpoint.shards import leaves
+from hookflow.runner.checkpoint.shards import iter_leaves
 from hookflow.runner.distributed.parallel import DDPStrategy
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.state.host_copy import HostCopier
@@ -256,8 +256,8 @@ def by_runner(overrides: Sequence[str], device: torch.device, size: Size, folder
     prepare(loaded, compile_pipeline(loaded, source.parent), run_dir, source.parent)
     if train(run_dir):
         return {"rate": math.nan}  # why is printed
-    records: list[Any] = Tail(run_dir.events).read_all()
-    return {name: each[-1] for record in records if record["k"] == "scalars" for name, _, each in series(record)}
+    records: list[Any] = TailReader(run_dir.events).read_all()
+    return {name: each[-1] for record in records if record["k"] == "scalars" for name, _, each in iter_series(record)}
 
 
 def by_hand(variant: ByHand, device: torch.device, size: Size) -> Figures:
@@ -315,7 +315,7 @@ def copies(device: torch.device, width: int) -> Iterator[tuple[str, float, float
     optimizer.step()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     copier, twins = HostCopier(), ModelCopies(model, grads=False)
-    copier.prepare(tensor for _, tensor in leaves(state))
+    copier.prepare(tensor for _, tensor in iter_leaves(state))
     gigabytes = sum(p.nbytes for p in model.parameters()) / 1e9
     yield (
         "a checkpoint, into page-locked memory",

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from hookflow.errors import Where
 from hookflow.graph.plan import PHASES, DeclaredBinding, EdgeSpec, Node, PlannedHook, Trigger
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import DEFAULT_POINTS
 
 SIZES = (10, 30, 100, 300, 1_000, 3_000, 10_000)
 EDGES = 10
@@ -74,7 +74,7 @@ def measure(shape: str, size: int) -> dict[str, float]:
 def declared(shape: str, size: int) -> Iterator[Node]:
     """Yield hooks whose edges lead to earlier ones, drawn at random with a seed of their own."""
     lots = random.Random(0)
-    names = [point.name for point in POINTS if point.kind != "module"]
+    names = [point.name for point in DEFAULT_POINTS if point.kind != "module"]
     for k in range(size):
         here = lots.sample(names, 3) if shape == "spread, with slots" else names[10:11]
         slots: tuple[tuple[str, ...], tuple[str, ...]] = (), ()

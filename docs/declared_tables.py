@@ -17,8 +17,8 @@ from textual.keys import _character_to_key
 
 from hookflow.events import records
 from hookflow.hooks.run import Run
-from hookflow.monitor.app import bindings_by_page
-from hookflow.monitor.bindings import REPLAY, TRAINING
+from hookflow.monitor.app import list_bindings_by_page
+from hookflow.monitor.bindings import REPLAY_KEYS, TRAINING_KEYS
 from hookflow.runner.checkpoint.resume_rules import RULES
 
 RECORDS: dict[str, Any] = {get_args(get_type_hints(kind)["k"])[0]: kind for kind in get_args(records.Record)}
@@ -44,9 +44,9 @@ def changes_of_resume() -> str:
 
 def keys_of_dashboard() -> str:
     """Return the actions of the dashboard with their keys, those of all pages and then those of each."""
-    pages = bindings_by_page()
-    of_all = [each for each in pages.pop("") if each not in TRAINING and each not in REPLAY]
-    sections = {"On every page": of_all, "On the training": [*TRAINING], "In a replay": [*REPLAY]}
+    pages = list_bindings_by_page()
+    of_all = [each for each in pages.pop("") if each not in TRAINING_KEYS and each not in REPLAY_KEYS]
+    sections = {"On every page": of_all, "On the training": [*TRAINING_KEYS], "In a replay": [*REPLAY_KEYS]}
     sections |= {f"On the page `{name}`": bindings for name, bindings in pages.items()}
     tables = []
     for title, bindings in sections.items():

@@ -7,12 +7,12 @@ from typing import Any
 
 from markdown_tables import code, doc, rows_of_fields, slug, table
 
-from hookflow.cli.explain import arguments
-from hookflow.graph.points import POINTS
+from hookflow.cli.explain import make_argument_model
+from hookflow.graph.points import DEFAULT_POINTS
 from hookflow.hooks.inspect import Description
 from hookflow.pipeline.load import DEFAULT_HOOKS
 from hookflow.pipeline.registry import HOOKS
-from hookflow.pipeline.use import refer
+from hookflow.pipeline.use import resolve_use
 
 INTRODUCTION = """\
 # Hooks
@@ -40,16 +40,16 @@ def _first_line(name: str) -> str:
 
 
 def _points(name: str) -> str:
-    return ", ".join(map(code, Description(_hook(name), POINTS).bound))
+    return ", ".join(map(code, Description(_hook(name), DEFAULT_POINTS).bound))
 
 
 def _hook(name: str) -> Any:
-    return refer(HOOKS.built_in[name], Path(), None)
+    return resolve_use(HOOKS.built_in[name], Path(), None)
 
 
 def _one_hook(name: str) -> str:
     hook = _hook(name)
-    described = Description(hook, POINTS)
+    described = Description(hook, DEFAULT_POINTS)
     rows = (
         (
             code(method.name),
@@ -72,6 +72,6 @@ def _place(described: Description) -> str:
 
 def _arguments(made: Any) -> str:
     """Return the arguments of a class or function as a table; nothing when it takes none."""
-    model = arguments(made)
+    model = make_argument_model(made)
     rows = [(code(key), *rest) for key, *rest in rows_of_fields(model, {}, {})]
     return "\n" + table(("argument", "type", "default", "meaning"), rows) if rows else ""

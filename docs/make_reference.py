@@ -24,17 +24,17 @@ from hooks_page import hooks_page
 from markdown_tables import code, doc, rows_of_fields, sentence, slug, table
 
 from hookflow.cli.app import app
-from hookflow.cli.explain import arguments, schema_of_pipelines
+from hookflow.cli.explain import make_argument_model, schema_of_pipelines
 from hookflow.cli.output import as_json
 from hookflow.graph import points
-from hookflow.graph.slots import SLOTS
-from hookflow.hooks.adapter_registry import GROUP
+from hookflow.graph.slots import SLOT_DOCS
+from hookflow.hooks.adapter_registry import ENTRY_POINT_GROUP
 from hookflow.hooks.arguments import OFFERED_TO_WRITERS
 from hookflow.pipeline.components import Section
-from hookflow.pipeline.json_schema import sentences
-from hookflow.pipeline.registry import COMPONENTS, DATA, HOOKS, WRITERS
+from hookflow.pipeline.json_schema import read_field_sentences
+from hookflow.pipeline.registry import DATA_REGISTRY, HOOKS, REGISTRIES, WRITER_REGISTRY
 from hookflow.pipeline.schema import Pipeline
-from hookflow.pipeline.use import refer
+from hookflow.pipeline.use import resolve_use
 
 FOLDER = Path(__file__).parent
 PIECES: dict[str, Callable[[], str]] = {
@@ -91,9 +91,9 @@ clip = "my_package.hooks:Clip"
 A pipeline then writes `use = "clip"`, and `hookflow explain hooks` lists it with the package and its version. A
 built-in hook of the same name takes precedence. A name that two packages offer is ambiguous and is refused.
 
-Models, data, tasks and writers have groups of their own: {", ".join(f"`{registry.group}`" for registry in COMPONENTS)}.
+Models, data, tasks and writers have groups of their own: {", ".join(f"`{registry.group}`" for registry in REGISTRIES)}.
 There is none for optimizers, which are named as `"package.module:Name"`. Adapters of other frameworks' hooks have
-`{GROUP}`: [an adapter of your own](../how-to/coming-from.md#an-adapter-of-your-own).
+`{ENTRY_POINT_GROUP}`: [an adapter of your own](../how-to/coming-from.md#an-adapter-of-your-own).
 """
 
 
@@ -114,7 +114,7 @@ def _tables() -> Iterator[str]:
             labels.append(label)
     anchors = {section.__name__: slug(_heading(labels)) for section, labels in tables.items()}
     for section, labels in tables.items():
-        rows = ((code(key), *rest) for key, *rest in rows_of_fields(section, sentences(section), anchors))
+        rows = ((code(key), *rest) for key, *rest in rows_of_fields(section, read_field_sentences(section), anchors))
         keys = table(("key", "type", "default", "meaning"), rows)
         yield f"### {_heading(labels)}\n{inspect.getdoc(section)}\n\n{keys}"
 
@@ -149,14 +149,15 @@ def _sections(annotation: Any, suffix: str = "", listed: bool = False) -> Iterat
 def _data() -> str:
     """Return the chapter on data sources that have a short name."""
     rows = (
-        (code(name), code(use), doc(refer(use, Path(), None)).partition("\n")[0]) for name, use in DATA.built_in.items()
+        (code(name), code(use), doc(resolve_use(use, Path(), None)).partition("\n")[0])
+        for name, use in DATA_REGISTRY.built_in.items()
     )
     return f"### Data by a short name\n{table(('`use`', 'stands for', 'what it is'), rows)}"
 
 
 def _writers() -> str:
     """Return the chapter on built-in writers."""
-    made = {name: refer(use, Path(), None) for name, use in WRITERS.built_in.items()}
+    made = {name: resolve_use(use, Path(), None) for name, use in WRITER_REGISTRY.built_in.items()}
     rows = ((code(name), " ".join(doc(kind).partition("\n\n")[0].split()), _given(kind)) for name, kind in made.items())
     listed = table(("`use`", "what it writes", "arguments"), rows)
     return f"### Writers by a short name\n{listed}\nSee [writers](../how-to/writers.md).\n"
@@ -164,7 +165,7 @@ def _writers() -> str:
 
 def _given(kind: Any) -> str:
     """Return the arguments that a pipeline may give to a writer, with their defaults."""
-    rows = (row for row in rows_of_fields(arguments(kind), {}, {}) if row[0] not in OFFERED_TO_WRITERS)
+    rows = (row for row in rows_of_fields(make_argument_model(kind), {}, {}) if row[0] not in OFFERED_TO_WRITERS)
     return ", ".join(f"{code(name)} ({default})" if default.strip("`") else code(name) for name, _, default, _ in rows)
 
 
@@ -173,9 +174,9 @@ def _points() -> str:
     drawn = next(block for block in doc(points).split("\n\n") if block.startswith("    before_run"))
     rows = (
         (code(p.name), " ".join(map(code, p.offers)), UNITS[p.unit], f"{sentence(p.about)}{KINDS.get(p.kind, '')}")
-        for p in points.POINTS
+        for p in points.DEFAULT_POINTS
     )
-    pairs = ", ".join(code(f"around_{pair}") for pair in points.POINTS.pairs)
+    pairs = ", ".join(code(f"around_{pair}") for pair in points.DEFAULT_POINTS.pairs)
     return (
         f"## Points\nWhere hooks fire, in the order of a run:\n```text\n{textwrap.dedent(drawn)}\n```\n"
         "A hook's method takes any of the arguments that its point *offers*. A bare number in `every` counts the "
@@ -199,7 +200,7 @@ KINDS = {
 
 
 def _slots() -> str:
-    rows = ((code(name), sentence(about)) for name, about in SLOTS.items())
+    rows = ((code(name), sentence(about)) for name, about in SLOT_DOCS.items())
     return (
         "### Slots\nA *slot* is a piece of run state that a hook declares in `reads` or `writes`: at one point its "
         f"writers fire before its readers. A hook may name slots of its own.\n\n{table(('slot', 'what it is'), rows)}"

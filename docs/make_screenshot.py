@@ -17,7 +17,7 @@ from pathlib import Path
 from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.monitor.app import MonitorApp
-from hookflow.monitor.feed import Live
+from hookflow.monitor.feed import LogFollower
 
 DOCS = Path(__file__).resolve().parent
 PICTURE = DOCS / "dashboard.svg"
@@ -42,7 +42,7 @@ def start_training(pipeline: Path, overrides: list[str], folder: Path) -> RunDir
 
 def wait_until(run: RunDir, share: float) -> None:
     """Wait until so much of a training is done. Raises SystemExit where it ends before, or takes too long."""
-    live = Live(run)
+    live = LogFollower(run)
     until = time.monotonic() + MAX_SECONDS
     while time.monotonic() < until:
         live.read_all()

@@ -43,7 +43,7 @@ __all__ = [
     "train",
 ]
 
-_MODULES = {
+_MODULES_BY_NAME = {
     "ExportedWeights": "hookflow.hooks.capabilities",
     "Hook": "hookflow.hooks.base",
     "HookCapabilities": "hookflow.hooks.capabilities",
@@ -66,9 +66,9 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name == "callbacks":
         return import_module("hookflow.callbacks")
-    if name not in _MODULES:
+    if name not in _MODULES_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    result = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    result = globals()[name] = getattr(import_module(_MODULES_BY_NAME[name]), name)
     return result
 
 

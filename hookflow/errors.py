@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from hookflow.text import Excerpt, masked, printable, printable_lines
+from hookflow.text import LineExcerpt, make_lines_printable, make_printable, masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,15 @@ class Problem:
         """Return the message, the line that the user wrote its place marked, and the hint; if asked, in colours."""
         bold, red, dim, cyan, plain = _NO_COLOURS
         if colour:
-            bold, red, dim, cyan, plain = _COLOURS
-        message = printable_lines(self.message)
+            bold, red, dim, cyan, plain = _TERMINAL_COLOURS
+        message = make_lines_printable(self.message)
         if self.where is None:
             lines = [f"{red}{message}{plain}"]
         else:
-            place = printable(str(self.where))
-            lines = [f"{bold}{place}:{plain} {message}", *_excerpt(self.where, red, dim, plain)]
+            place = make_printable(str(self.where))
+            lines = [f"{bold}{place}:{plain} {message}", *_format_excerpt(self.where, red, dim, plain)]
         if self.hint:
-            hint = printable_lines(self.hint)
+            hint = make_lines_printable(self.hint)
             lines.append(f"    {cyan}{hint}{plain}")
         return "\n".join(lines)
 
@@ -79,16 +79,16 @@ class Problem:
         return {**asdict(self.where or Where("")), "message": self.message, "hint": self.hint}
 
 
-_COLOURS = ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[36m", "\x1b[0m")
+_TERMINAL_COLOURS = ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[36m", "\x1b[0m")
 _NO_COLOURS = ("", "", "", "", "")
 
 
-def _excerpt(where: Where, red: str, dim: str, plain: str) -> list[str]:
+def _format_excerpt(where: Where, red: str, dim: str, plain: str) -> list[str]:
     """Return the line that the user wrote, and a line that marks the place in it; the colours are escape sequences."""
     text = _line(where)
     if not text:
         return []
-    excerpt = Excerpt.around(text, where.column)
+    excerpt = LineExcerpt.around(text, where.column)
     number = str(where.line)
     lines = [f"    {dim}{number} |{plain} {excerpt.text}"]
     if excerpt.width:
@@ -110,7 +110,7 @@ def _line(where: Where) -> str:
     return ""
 
 
-SHOWN = 100
+MAX_SHOWN_PROBLEMS = 100
 """How many problems are shown, of however many: looking for the nearest right name takes time for each."""
 
 LONGEST_NAME, MOST_NAMES = 200, 2000
@@ -131,7 +131,7 @@ class UserError(DiagnosisError):
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
         if isinstance(problems, Problem):
             problems = [problems]
-        self.problems = _merged(problems)
+        self.problems = _merge_problems(problems)
         super().__init__(self.problems)
 
     def __str__(self) -> str:
@@ -144,10 +144,10 @@ class UserError(DiagnosisError):
 
     def show(self, colour: bool = False) -> str:
         """Return the first problems, and how many there are if there are several; for a terminal, in colours."""
-        lines = [problem.show(colour) for problem in self.problems[:SHOWN]]
+        lines = [problem.show(colour) for problem in self.problems[:MAX_SHOWN_PROBLEMS]]
         count = len(self.problems)
-        if count > SHOWN:
-            lines.append(f"{count} problems, of which the first {SHOWN} are shown")
+        if count > MAX_SHOWN_PROBLEMS:
+            lines.append(f"{count} problems, of which the first {MAX_SHOWN_PROBLEMS} are shown")
         elif count != 1:
             lines.append(f"{count} problems")
         return "\n".join(lines)
@@ -157,7 +157,7 @@ class UserError(DiagnosisError):
         return [problem.to_json() for problem in self.problems]
 
 
-def _merged(problems: Iterable[Problem]) -> list[Problem]:
+def _merge_problems(problems: Iterable[Problem]) -> list[Problem]:
     merged: dict[object, Problem] = {}
     for number, problem in enumerate(problems):
         key: object = number
@@ -167,7 +167,7 @@ def _merged(problems: Iterable[Problem]) -> list[Problem]:
     return list(merged.values())
 
 
-def by_place(problem: Problem) -> tuple[str, int, int]:
+def make_place_key(problem: Problem) -> tuple[str, int, int]:
     """Return what to sort problems by: file by file, from top to bottom."""
     where = problem.where or Where("")
     return where.source, where.line, where.column
@@ -199,7 +199,7 @@ def first_few(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(known)
 
 
-def misspelt(name: str, other: str, shortest: int = 4) -> bool:
+def is_misspelt(name: str, other: str, shortest: int = 4) -> bool:
     """Return whether two names differ by a slip in one word: a letter too many, too few, wrong, or two swapped.
 
     Words of fewer than `shortest` letters are never a slip: "min" and "max" are names of two things.

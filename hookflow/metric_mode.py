@@ -4,14 +4,14 @@ import re
 from functools import lru_cache
 from typing import Literal
 
-from hookflow.errors import Problem, UserError, misspelt, nearest
+from hookflow.errors import Problem, UserError, is_misspelt, nearest
 
 Mode = Literal["max", "min"]
 
 MODE_MEANING = "whether more or less of the metric is better; its name says it if left out"
 """The description of the argument `mode` of hooks that monitor a metric."""
 
-WORDS: dict[Mode, str] = {
+MODE_WORDS: dict[Mode, str] = {
     "min": """loss losses error errors err mse rmse msle rmsle mae mape smape nll bce xent logloss brier ece perplexity
         ppl wer cer ter eer fid kid lpips bpb bpc bpd epe""",
     "max": """accuracy acc f1 fbeta precision recall auc auroc auprc ap map mar mrr ndcg iou miou dice jaccard bleu
@@ -20,16 +20,16 @@ WORDS: dict[Mode, str] = {
 }
 """The words of a metric's name that say its mode."""
 
-ENDINGS: dict[Mode, tuple[str, ...]] = {
+MODE_ENDINGS: dict[Mode, tuple[str, ...]] = {
     "min": ("loss", "error", "perplexity"),
     "max": ("accuracy", "precision", "recall"),
 }
 """Words that say it also at the end of another, as in `valloss`."""
 
-NEGATED = {"neg", "negative", "minus"}
+NEGATING_WORDS = {"neg", "negative", "minus"}
 """Words that turn a mode round: what is meant then must be said."""
 
-_MODES: dict[str, Mode] = {word: mode for mode, words in WORDS.items() for word in words.split()}
+_MODE_BY_WORD: dict[str, Mode] = {word: mode for mode, words in MODE_WORDS.items() for word in words.split()}
 
 
 _ARITHMETIC_SIGN = re.compile(r"\s(?:[-+*/%]|\*\*|//)\s|\b(?:abs|min|max|value)\(")
@@ -42,33 +42,33 @@ def is_formula(metric: str) -> bool:
 
 
 @lru_cache(maxsize=4096)  # screens ask for the same names several times a second
-def mode_by_name(metric: str) -> Mode | None:
+def read_mode_from_name(metric: str) -> Mode | None:
     """Return the mode that the words of a name say (`val/loss`, `accuracy@5`, `map50`); None where it is not plain."""
     if is_formula(metric):  # 1 - accuracy is the better the less it is
         return None
     words = set(re.findall(r"[a-z0-9]+", metric.lower().replace("_", " ")))
     modes: set[Mode] = set()
     for word in words:
-        modes |= _modes_of_word(word)
-    if len(modes) != 1 or words & NEGATED:
+        modes |= _find_modes_of_word(word)
+    if len(modes) != 1 or words & NEGATING_WORDS:
         return None
     return modes.pop()
 
 
-def _modes_of_word(word: str) -> set[Mode]:
+def _find_modes_of_word(word: str) -> set[Mode]:
     """Return the modes that a word says, by itself (`map50` is `map`) or by its ending; most words say none."""
     for whole in (word, word.rstrip("0123456789")):
-        if whole in _MODES:
-            return {_MODES[whole]}
-    return {mode for mode, endings in ENDINGS.items() if word.endswith(endings)}
+        if whole in _MODE_BY_WORD:
+            return {_MODE_BY_WORD[whole]}
+    return {mode for mode, endings in MODE_ENDINGS.items() if word.endswith(endings)}
 
 
-def mode_of(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
+def choose_mode(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
     """Return the mode that is stated, or else that of the name. Raises UserError where neither says it.
 
     `beside` says where the mode belongs, if not beside the metric.
     """
-    mode = stated or mode_by_name(metric)
+    mode = stated or read_mode_from_name(metric)
     if mode is not None:
         return mode
     hint = f'write mode = "min" or mode = "max"{beside}'
@@ -86,8 +86,8 @@ def _nearest_metric(metric: str) -> str:
     """Return `did you mean "clean/accuracy"?` for a name whose last word is misspelt, or an empty string."""
     name_of_set, slash, last = metric.rpartition("/")  # clean/accuracy is the accuracy of a set
     slips = []
-    for word in _MODES:
+    for word in _MODE_BY_WORD:
         is_long_enough = max(len(last), len(word)) > 3  # gap is no slip of map
-        if is_long_enough and misspelt(last, word, shortest=3):
+        if is_long_enough and is_misspelt(last, word, shortest=3):
             slips.append(word)
     return nearest(last, slips).replace('"', f'"{name_of_set}{slash}', 1)

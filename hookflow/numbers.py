@@ -8,8 +8,8 @@ from bisect import bisect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-BOUNDS = (0.1, 1.0, 10.0, 100.0, 1000.0)
-DECIMALS = tuple(f"{{:.{5 - count}f}}".format for count in range(len(BOUNDS) + 1))
+DECIMAL_BOUNDS = (0.1, 1.0, 10.0, 100.0, 1000.0)
+DECIMAL_FORMATS = tuple(f"{{:.{5 - count}f}}".format for count in range(len(DECIMAL_BOUNDS) + 1))
 """From each bound on, a number has a decimal less."""
 
 
@@ -23,7 +23,7 @@ def number(value: float) -> str:
         return "0"
     size = abs(value)
     if 1e-3 <= size < 9_999_999.5:
-        return DECIMALS[bisect(BOUNDS, size)](value)
+        return DECIMAL_FORMATS[bisect(DECIMAL_BOUNDS, size)](value)
     return f"{value:.2g}"
 
 
@@ -37,12 +37,12 @@ def number_of_4_digits(value: float) -> str:
     return f"{digits}e{int(exponent)}"
 
 
-def counted(count: int, thing: str) -> str:
+def format_count(count: int, thing: str) -> str:
     """Return how many things there are: "1 edge", "2 edges", "1,000 batches"."""
-    return f"{count:,} {plural(count, thing)}"
+    return f"{count:,} {format_plural(count, thing)}"
 
 
-def plural(count: float, thing: str) -> str:
+def format_plural(count: float, thing: str) -> str:
     """Return what so many of a thing are called."""
     if count == 1:
         return thing
@@ -74,14 +74,14 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     return change(tree)
 
 
-def frequency(every: int) -> str:
+def format_frequency(every: int) -> str:
     """Return how often a hook fires of the times that it is due."""
     if every > 1:
         return f"fires 1 of {every:,} times that it is due"
     return "fires whenever it is due"
 
 
-def ms(ns: float) -> str:
+def format_ms(ns: float) -> str:
     """Return a duration in milliseconds, in five characters at most; beyond 100 s in seconds, with their unit."""
     value = ns / 1e6
     if value >= 99999.5:
@@ -90,7 +90,7 @@ def ms(ns: float) -> str:
     return f"{value:.{decimals}f}"
 
 
-def signed(difference: float, written: Callable[[float], str] = ms) -> str:
+def format_signed(difference: float, written: Callable[[float], str] = format_ms) -> str:
     """Return a difference with its sign, by default ns in ms; without one where it is too small to be shown."""
     text = written(abs(difference))
     if not text.strip("0."):
@@ -100,7 +100,7 @@ def signed(difference: float, written: Callable[[float], str] = ms) -> str:
     return f"−{text}"
 
 
-DURATIONS = {"µs": 1e3, "ms": 1e6, "s": 1e9, "h": 3.6e12}
+DURATION_UNITS = {"µs": 1e3, "ms": 1e6, "s": 1e9, "h": 3.6e12}
 """Units of durations in ns."""
 
 
@@ -108,43 +108,43 @@ def duration(ns: float) -> str:
     """Return a duration in three digits with its unit: "36.8 ms", "1.67 s"."""
     most = {"µs": 999.5, "ms": 999.5, "s": 99_999.5, "h": math.inf}
     unit = "h"
-    for name, size in DURATIONS.items():
+    for name, size in DURATION_UNITS.items():
         if ns < most[name] * size:
             unit = name
             break
-    value = min(ns / DURATIONS[unit], 99_999)
+    value = min(ns / DURATION_UNITS[unit], 99_999)
     decimals = 2 - bisect((9.995, 99.95), value)
     return f"{value:.{decimals}f} {unit}"
 
 
-def aligned(ns: float) -> str:
+def format_aligned(ns: float) -> str:
     """Return a duration in eight characters, for columns: " 36.8 ms", " 1.67 s "."""
     value, _, unit = duration(ns).partition(" ")
     return f"{value:>5} {unit:<2}"
 
 
-def rough(value: float) -> str:
+def format_rough(value: float) -> str:
     """Return a number in three digits or so."""
     if value < 99.95:
         return f"{value:.1f}"
     return f"{value:.0f}"
 
 
-def speed(per_s: float) -> str:
+def format_speed(per_s: float) -> str:
     """Return iterations per second; of slower ones the seconds of an iteration."""
     if 0 < per_s < 0.95:
         return f"{1 / per_s:.1f} s/it"
     return f"{per_s:.1f} it/s"
 
 
-def factor(value: float) -> str:
+def format_factor(value: float) -> str:
     """Return how many times as much; of less than a tenth the hundredths, too."""
     if value < 0.095:
         return f"×{value:.2f}"
-    return f"×{rough(value)}"
+    return f"×{format_rough(value)}"
 
 
-def span(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     """Return a length of time as h:mm:ss, with days before it when there are any."""
     whole = max(int(seconds), 0)
     days, rest = divmod(whole, 86400)
@@ -154,11 +154,11 @@ def span(seconds: float) -> str:
     return clock
 
 
-def lasting(seconds: float) -> str:
+def format_lasting(seconds: float) -> str:
     """Return how long something has lasted so far: "40 s", and from two minutes on as h:mm:ss."""
     if seconds < 119.5:
         return f"{max(seconds, 0):.0f} s"
-    return span(seconds)
+    return format_span(seconds)
 
 
 def out_of(count: int, whole: int | None) -> str:
@@ -168,7 +168,7 @@ def out_of(count: int, whole: int | None) -> str:
     return f"{count:,}"
 
 
-def age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """Return how long ago, roughly: "12 s", "5 min", "3 h", "2 d"."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
@@ -176,19 +176,19 @@ def age(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def clock(t: float) -> str:
+def format_clock(t: float) -> str:
     """Return the time of day, hh:mm:ss, where the reader is."""
     return time.strftime("%H:%M:%S", time.localtime(t))
 
 
-UNITS = ("B", "kB", "MB", "GB", "TB")
+BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def size(count: float) -> str:
     """Return bytes with a unit."""
     if count < 999.5:
         return f"{count:.0f} B"
-    for unit in UNITS[1:-1]:
+    for unit in BYTE_UNITS[1:-1]:
         count /= 1000
         if count < 999.5:
             return f"{count:.1f} {unit}"
@@ -198,22 +198,22 @@ def size(count: float) -> str:
 
 def parse_size(text: str) -> int:
     """Return how many bytes a text such as "2 GB" means; 0 where it is no size."""
-    match = re.fullmatch(rf"([0-9]{{1,6}}(?:\.[0-9]+)?) ?({'|'.join(UNITS)})", text)
+    match = re.fullmatch(rf"([0-9]{{1,6}}(?:\.[0-9]+)?) ?({'|'.join(BYTE_UNITS)})", text)
     if match is None:
         return 0
-    return int(float(match[1]) * 1000 ** UNITS.index(match[2]))
+    return int(float(match[1]) * 1000 ** BYTE_UNITS.index(match[2]))
 
 
-def many(count: float) -> str:
+def format_many(count: float) -> str:
     """Return a count in four characters or so: 312, 4.6k, 1.2M."""
     if count < 999.5:
         if count == int(count):
             return f"{count:.0f}"
-        return rough(count)
+        return format_rough(count)
     for unit in "kMG":
         count /= 1000
         if count < 999.5:
-            return f"{rough(count)}{unit}"
+            return f"{format_rough(count)}{unit}"
     return f"{count / 1000:.1f}T"
 
 
@@ -227,7 +227,7 @@ def one_line(text: str) -> str:
     return lines[0]
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Return a share in hundredths, with one decimal, no sign: at most five characters."""
     if share < 99.995:
         return f"{100 * share:.1f}"

@@ -8,17 +8,17 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 HEADER = ">IIBBBBB"
 """Width, height, bits a channel, colour type, compression, filter method, interlacing."""
 
 COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
 """The color types of PNG by number of channels: grey, RGB, RGBA."""
 
-SUB = 1
+SUB_FILTER = 1
 """The filter of every row: the difference from the pixel on the left."""
 
-LARGEST = 1 << 26
+MAX_PIXELS = 1 << 26
 """Pixels of an image that is read, at most."""
 
 
@@ -29,10 +29,10 @@ def encode_png(pixels: "NDArray[np.uint8]") -> bytes:
     height, width, channels = pixels.shape
     left_edge = np.zeros((height, 1, channels), np.uint8)
     differences = np.diff(pixels, axis=1, prepend=left_edge)  # modulo 256, as PNG wants
-    lines = np.column_stack([np.full(height, SUB, np.uint8), differences.reshape(height, -1)])
+    lines = np.column_stack([np.full(height, SUB_FILTER, np.uint8), differences.reshape(height, -1)])
     header = struct.pack(HEADER, width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
     compressed = zlib.compress(lines.tobytes())
-    return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", compressed) + _chunk(b"IEND", b"")
+    return PNG_SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", compressed) + _chunk(b"IEND", b"")
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
@@ -45,10 +45,10 @@ def decode_png(data: bytes) -> "NDArray[np.uint8]":
     """Return the pixels of a file that `encode_png` could have written. Raises ValueError for any other."""
     import numpy as np
 
-    if not data.startswith(SIGNATURE):
+    if not data.startswith(PNG_SIGNATURE):
         raise ValueError("not a PNG file")
     chunks = {b"IHDR": b"", b"IDAT": b""}
-    at = len(SIGNATURE)
+    at = len(PNG_SIGNATURE)
     while at + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, at)
         chunks[kind] = chunks.get(kind, b"") + data[at + 8 : at + 8 + length]  # those of one kind are joined
@@ -56,7 +56,7 @@ def decode_png(data: bytes) -> "NDArray[np.uint8]":
     try:
         width, height, depth, colour, _, _, interlaced = struct.unpack(HEADER, chunks[b"IHDR"])
         channels = {colour: channels for channels, colour in COLOUR_TYPES.items()}.get(colour)
-        if depth != 8 or interlaced or channels is None or not 0 < width * height <= LARGEST:
+        if depth != 8 or interlaced or channels is None or not 0 < width * height <= MAX_PIXELS:
             raise ValueError("unsupported PNG format")
         whole = height * (1 + width * channels)
         unpacked = zlib.decompressobj().decompress(chunks[b"IDAT"], whole)  # never more than the header has promised
@@ -65,6 +65,6 @@ def decode_png(data: bytes) -> "NDArray[np.uint8]":
     if len(unpacked) < whole:
         raise ValueError("the file ends too early")
     lines = np.frombuffer(unpacked, np.uint8).reshape(height, -1)
-    if (lines[:, 0] != SUB).any():
+    if (lines[:, 0] != SUB_FILTER).any():
         raise ValueError("unsupported PNG format")
     return np.cumsum(lines[:, 1:].reshape(height, width, channels), axis=1, dtype=np.uint8)

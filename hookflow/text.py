@@ -21,13 +21,13 @@ SHORTEST, LONG = 6, 12
 The value "8" stands in too many texts. A value that is masked in a word must not be a part of a checksum by chance.
 """
 
-CONDITIONS = "starting reading running paused stalled lost unreadable finished stopped interrupted failed refused"
-GLYPHS = dict(zip(CONDITIONS.split(), "○○●‖◐??✓■■✗✗", strict=True))
+CONDITION_NAMES = "starting reading running paused stalled lost unreadable finished stopped interrupted failed refused"
+CONDITION_GLYPHS = dict(zip(CONDITION_NAMES.split(), "○○●‖◐??✓■■✗✗", strict=True))
 """The signs of a run's conditions."""
 
 Value = TypeVar("Value")
 
-_REFERENCE = re.compile(r"\$\{env:(\w+)\}")
+_ENVIRONMENT_REFERENCE = re.compile(r"\$\{env:(\w+)\}")
 
 _values: dict[str, str] = {}
 _references: dict[str, str] = {}
@@ -39,7 +39,7 @@ def mask(values: Mapping[str, str]) -> None:
     _set(_values | {name: value for name, value in values.items() if not _is_path(value)})
 
 
-def unmask(names: Iterable[str]) -> None:
+def remove_masks(names: Iterable[str]) -> None:
     """Mask the values of these variables no more."""
     without = set(names)
     _set({name: value for name, value in _values.items() if name not in without})
@@ -52,9 +52,9 @@ def masked(text: str) -> str:
     return _pattern.sub(lambda match: _references[match[0]], text)
 
 
-def unmasked(text: str) -> str:
+def restore_masked(text: str) -> str:
     """Return a text that `masked` has made with the values back in the place of their references."""
-    return _REFERENCE.sub(lambda match: _values.get(match[1], match[0]), text)
+    return _ENVIRONMENT_REFERENCE.sub(lambda match: _values.get(match[1], match[0]), text)
 
 
 def has_masks() -> bool:
@@ -94,7 +94,7 @@ def _set(values: dict[str, str]) -> None:
     _values = values
     _references = {}
     for name, value in values.items():
-        for form in _forms(value):
+        for form in _iter_quoted_forms(value):
             _references[form] = f"${{env:{name}}}"
     patterns = []
     for form in sorted(_references, key=len, reverse=True):
@@ -107,7 +107,7 @@ def _set(values: dict[str, str]) -> None:
         _pattern = re.compile("|".join(patterns))
 
 
-def _forms(value: str) -> Iterator[str]:
+def _iter_quoted_forms(value: str) -> Iterator[str]:
     """Yield the forms in which texts quote a value, and each of its lines where it has several."""
     for part in {value, *value.splitlines()}:
         in_quotes = (repr(part), json.dumps(part), json.dumps(part, ensure_ascii=False))
@@ -124,28 +124,30 @@ def _is_path(value: str) -> bool:
     return False
 
 
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+CONTROL_CHARACTERS = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 """Characters that steer a terminal, break lines, change the direction of writing, or have no place in UTF-8 or XML."""
 
-ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\?)|[@-Z\\-_])")
+ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\?)|[@-Z\\-_])")
 """A sequence that moves a cursor, colours text or names a window."""
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Return one line with four blanks for a tab, a blank for a line break, and a dot for each control character."""
     if text.isprintable():
         return text
-    return CONTROL.sub("·", text.replace("\t", " " * 4).replace("\n", " "))
+    return CONTROL_CHARACTERS.sub("·", text.replace("\t", " " * 4).replace("\n", " "))
 
 
-def printable_lines(text: str) -> str:
+def make_lines_printable(text: str) -> str:
     """Return the text with each of its lines `printable`."""
-    return "\n".join(map(printable, text.split("\n")))
+    return "\n".join(map(make_printable, text.split("\n")))
 
 
 def fit(text: str, width: int, align: str = "<") -> str:
     """Return one `printable` line of exactly `width` cells, aligned "<" or ">", shortened with an ellipsis at need."""
-    text = printable(text)
+    text = make_printable(text)
     cells = cell_len(text)
     if cells > width:
         if width <= 0:
@@ -159,13 +161,13 @@ def fit(text: str, width: int, align: str = "<") -> str:
 
 def cut(text: str, width: int) -> str:
     """Return one `printable` line of at most `width` cells, shortened with an ellipsis at need."""
-    text = printable(text)
+    text = make_printable(text)
     return fit(text, max(min(cell_len(text), width), 0))
 
 
 def fit_name(text: str, width: int) -> str:
     """Return a name in exactly `width` cells, shortened before its last third at need: names differ there, too."""
-    text = printable(text)
+    text = make_printable(text)
     if cell_len(text) <= width or width < 5:
         return fit(text, width)
     end = width // 3
@@ -185,7 +187,7 @@ def wrapped_phrases(phrases: Iterable[str], width: int) -> list[str]:
     lines = [""]
     used = -1  # cells of the last line; -1: it is empty
     for phrase in phrases:
-        for piece in _pieces(phrase, width):
+        for piece in _split_phrase(phrase, width):
             if used >= 0 and piece.strip(" ") and used + 1 + cell_len(piece.rstrip(" ")) > width:
                 lines.append("")
                 used = -1
@@ -196,7 +198,7 @@ def wrapped_phrases(phrases: Iterable[str], width: int) -> list[str]:
     return [line.rstrip(" ") for line in lines]
 
 
-def _pieces(phrase: str, width: int) -> list[str]:
+def _split_phrase(phrase: str, width: int) -> list[str]:
     """Return a phrase whole if it fits into a line, or else its words, those that are too wide cut into lines."""
     if cell_len(phrase) <= width:
         return [phrase]
@@ -206,15 +208,15 @@ def _pieces(phrase: str, width: int) -> list[str]:
     return pieces
 
 
-SHOWN = 100
-"""Characters of a line that an `Excerpt` shows."""
+EXCERPT_WIDTH = 100
+"""Characters of a line that a `LineExcerpt` shows."""
 
-_MARKED = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[+-]?\d[\w.+-]*|[\w-]+')
+_MARKED_PATTERN = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[+-]?\d[\w.+-]*|[\w-]+')
 """The width of the mark below a column: a text in quotes, a number, or a name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class LineExcerpt:
     """The visible part of a line; the mark is indented and wide by so many cells (0 wide: there is none)."""
 
     text: str
@@ -225,23 +227,23 @@ class Excerpt:
     def around(cls, line: str, column: int) -> Self:
         """Return what to show of the line, with what begins at the column (from 1 on; 0: unknown) marked."""
         if not column:
-            return cls(_shortened(printable(line.lstrip()), SHOWN), indent=0, width=0)
+            return cls(_shorten_text(make_printable(line.lstrip()), EXCERPT_WIDTH), indent=0, width=0)
         start = column - 1
         end = start
-        match = _MARKED.match(line, start)
+        match = _MARKED_PATTERN.match(line, start)
         if match is not None:
             end = match.end()
-        before = printable(line[:start])
-        marked = printable(line[start:end])
-        after = printable(line[end:])
-        if len(before) + max(len(marked), 1) >= SHOWN:
-            before = "…" + before[1 - SHOWN // 2 :]
-        rest = _shortened(marked + after, SHOWN - len(before))
+        before = make_printable(line[:start])
+        marked = make_printable(line[start:end])
+        after = make_printable(line[end:])
+        if len(before) + max(len(marked), 1) >= EXCERPT_WIDTH:
+            before = "…" + before[1 - EXCERPT_WIDTH // 2 :]
+        rest = _shorten_text(marked + after, EXCERPT_WIDTH - len(before))
         marked_cells = cell_len(rest[: len(marked)])
         return cls(before + rest, indent=cell_len(before), width=max(marked_cells, 1))
 
 
-def _shortened(text: str, most: int) -> str:
+def _shorten_text(text: str, most: int) -> str:
     """Return at most so many characters, with an ellipsis where there are more."""
     if len(text) <= most:
         return text
@@ -252,7 +254,7 @@ def print_error(text: str) -> None:
     """Print lines to stderr, each `printable`; a stream that is closed or full, or has no reader, raises nothing."""
     if sys.stderr is not None:  # it is None in a process that began without one
         with suppress(OSError, ValueError):
-            print(printable_lines(masked(text)), file=sys.stderr, flush=True)
+            print(make_lines_printable(masked(text)), file=sys.stderr, flush=True)
 
 
 def drop_unprinted() -> None:
@@ -265,7 +267,7 @@ def drop_unprinted() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-SUBSTITUTES: Mapping[str, str] = {
+ASCII_SUBSTITUTES: Mapping[str, str] = {
     **dict(zip("…×·ʘ–−→←↑↓•", "~x.o--><^v*", strict=True)),
     **dict(zip("●○◐‖✓■✗▲?", "*o%=+#x!?", strict=True)),  # states of a run
     **dict(zip("◇◆◉▣¶▟↻★⊘", "o#@ITH@*/", strict=True)),  # events, and marks of rows
@@ -284,7 +286,7 @@ SUBSTITUTES: Mapping[str, str] = {
 }
 """Each of one cell, where the meaning does not need two."""
 
-BRAILLE = range(0x2800, 0x2900)
+BRAILLE_RANGE = range(0x2800, 0x2900)
 UPPER, LOWER = 0x1B, 0xE4
 """The dots of a braille character in its upper and in its lower half."""
 
@@ -292,8 +294,8 @@ UPPER, LOWER = 0x1B, 0xE4
 def substitute(character: str) -> str:
     """Return the ASCII substitute of a character; empty where there is none."""
     dots = ord(character)
-    if dots not in BRAILLE:
-        return SUBSTITUTES.get(character, "")
+    if dots not in BRAILLE_RANGE:
+        return ASCII_SUBSTITUTES.get(character, "")
     has_upper = bool(dots & UPPER)
     has_lower = bool(dots & LOWER)
     if has_upper and has_lower:
@@ -305,7 +307,7 @@ def substitute(character: str) -> str:
     return " "
 
 
-def _substituted(error: UnicodeError) -> tuple[str, int]:
+def _substitute_characters(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     substitutes = []
@@ -318,7 +320,7 @@ def _substituted(error: UnicodeError) -> tuple[str, int]:
 ASCII = "hookflow.ascii"
 """The error handler: a character that is not in the table is "?"."""
 
-codecs.register_error(ASCII, _substituted)
+codecs.register_error(ASCII, _substitute_characters)
 
 
 def substitute_on(*streams: TextIO | None) -> None:

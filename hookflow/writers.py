@@ -80,7 +80,7 @@ VERB_ARGUMENTS: dict[str, tuple[str, ...]] = {
 }
 """The own arguments of each verb."""
 
-VERBS = (*VERB_ARGUMENTS, "write_config")
+WRITER_METHODS = (*VERB_ARGUMENTS, "write_config")
 """The methods of which a writer has at least one."""
 
 LIFECYCLE_METHODS = ("close", "flush", "resume_at")
@@ -93,12 +93,14 @@ NAMED_KINDS = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 def as_writer(made: Any) -> Writer:
     """Return an object as a writer: each of its methods is given the arguments that it names, the others do nothing.
 
-    `step` is another name of `iteration`. Raises TypeError for an object without any of `VERBS`, and for a method that
-    needs an argument which is not offered.
+    `step` is another name of `iteration`. Raises TypeError for an object without any of `WRITER_METHODS`, and for a
+    method that needs an argument which is not offered.
     """
-    own = _own_methods(made)
-    if not own.keys() & set(VERBS):
-        raise TypeError(f"a writer has one of the methods {', '.join(VERBS)}, and {type(made).__name__} has none")
+    own = _find_own_methods(made)
+    if not own.keys() & set(WRITER_METHODS):
+        raise TypeError(
+            f"a writer has one of the methods {', '.join(WRITER_METHODS)}, and {type(made).__name__} has none"
+        )
     writer = Writer()
     for method, call in own.items():
         if method in VERB_ARGUMENTS:
@@ -107,10 +109,10 @@ def as_writer(made: Any) -> Writer:
     return writer
 
 
-def _own_methods(made: Any) -> dict[str, Callable[..., Any]]:
+def _find_own_methods(made: Any) -> dict[str, Callable[..., Any]]:
     """Return the methods of a writer that an object has, but for those that it has from `Writer`."""
     methods = {}
-    for name in (*VERBS, *LIFECYCLE_METHODS):
+    for name in (*WRITER_METHODS, *LIFECYCLE_METHODS):
         method = getattr(made, name, None)
         is_inherited = getattr(type(made), name, None) is getattr(Writer, name)
         if callable(method) and not is_inherited:
@@ -144,7 +146,7 @@ def _with_named_arguments(call: Callable[..., None], arguments: tuple[str, ...])
     return call_by_name
 
 
-COLUMNS = ("iteration", "epoch", "time", "name", "value")
+CSV_COLUMNS = ("iteration", "epoch", "time", "name", "value")
 
 
 class CSVWriter(Writer):
@@ -163,7 +165,7 @@ class CSVWriter(Writer):
         self._file = self._path.open("a", encoding="utf-8", newline="")
         self._rows = csv.writer(self._file, lineterminator="\n")
         if self._file.tell() == 0:
-            self._rows.writerow(COLUMNS)
+            self._rows.writerow(CSV_COLUMNS)
             self._file.flush()
 
     def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
@@ -181,7 +183,7 @@ class CSVWriter(Writer):
             reader = csv.reader(whole_lines)
             next(reader, None)  # the heading
             writer = csv.writer(new_file, lineterminator="\n")
-            writer.writerow(COLUMNS)
+            writer.writerow(CSV_COLUMNS)
             for row in reader:
                 if int(row[0]) <= iteration:
                     writer.writerow(row)
@@ -333,7 +335,7 @@ class MLflowWriter(Writer):
             self._client.update_run(self._run, status="RUNNING")
 
     def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
-        metric = self._metric(_allowed(name))
+        metric = self._metric(_replace_disallowed(name))
         self._client.log_metric(self._run, metric, value, timestamp=round(time * 1000), step=iteration)
         self._metrics.add(metric)
 
@@ -350,22 +352,22 @@ class MLflowWriter(Writer):
         return name
 
     def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
-        self._client.log_artifact(self._run, str(file), f"images/{_allowed(name)}")
+        self._client.log_artifact(self._run, str(file), f"images/{_replace_disallowed(name)}")
 
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
-        self._client.log_text(self._run, text, f"texts/{_allowed(name)}/it{iteration:08}.txt")
+        self._client.log_text(self._run, text, f"texts/{_replace_disallowed(name)}/it{iteration:08}.txt")
 
     def write_histogram(
         self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
     ) -> None:
         histogram = {"edges": list(edges), "counts": list(counts)}
-        self._client.log_dict(self._run, histogram, f"histograms/{_allowed(name)}/it{iteration:08}.json")
+        self._client.log_dict(self._run, histogram, f"histograms/{_replace_disallowed(name)}/it{iteration:08}.json")
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         parameters = []
         for key, value in flat(config):
             text = str(value)[:MAX_PARAMETER_LENGTH]
-            parameters.append(self._param(_allowed(key), text))
+            parameters.append(self._param(_replace_disallowed(key), text))
         for start in range(0, len(parameters), PARAMETERS_PER_CALL):
             batch = parameters[start : start + PARAMETERS_PER_CALL]
             self._client.log_batch(self._run, params=batch)
@@ -374,7 +376,7 @@ class MLflowWriter(Writer):
         self._client.set_terminated(self._run)
 
 
-def _allowed(name: str) -> str:
+def _replace_disallowed(name: str) -> str:
     return re.sub(r"[^\w\-. :/]", "_", name)
 
 

@@ -26,11 +26,11 @@ from hypothesis import HealthCheck, settings
 from hookflow import text
 from hookflow.errors import Problem, UserError
 from hookflow.events import run_lock
-from hookflow.events.log import Tail
+from hookflow.events.log import TailReader
 from hookflow.events.packing import unpack
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.graph.points import POINTS, Points
+from hookflow.graph.points import DEFAULT_POINTS, Points
 from hookflow.hooks import compile as compiling
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.inspect import Inspection
@@ -118,7 +118,7 @@ def _patch_whole_suite() -> None:
     for module in (launch, hook_process):
         module.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Spawned})  # type: ignore[assignment]
     # What `pytest_runtest_setup` has frozen stays frozen: a training would unfreeze it at its end,
-    main.seldom_collected = lambda: nullcontext(lambda: None)  # type: ignore[assignment]
+    main.collect_seldom = lambda: nullcontext(lambda: None)  # type: ignore[assignment]
     # and when it is built anew to go back to a checkpoint.
     main.gc = SimpleNamespace(**{**vars(gc), "unfreeze": lambda: None})  # type: ignore[assignment]
     # The source of each built-in hook would be parsed anew for each pipeline: a tenth of a short training.
@@ -139,7 +139,7 @@ _inspected_once = cache(Inspection)
 
 def _inspected(hook: Any, points: Points) -> Inspection:
     """Inspect a built-in hook once, and any other each time."""
-    built_in = points is POINTS and str(getattr(hook, "__module__", "")).startswith("hookflow.")
+    built_in = points is DEFAULT_POINTS and str(getattr(hook, "__module__", "")).startswith("hookflow.")
     return (_inspected_once if built_in else Inspection)(hook, points)
 
 
@@ -210,7 +210,7 @@ def refusal(*overrides: str) -> Problem:
 def _nothing_masked() -> Iterator[None]:
     """Forget what the pipelines of a test have taken from the environment: it is masked in the whole process."""
     yield
-    text.unmask([*text._values])
+    text.remove_masks([*text._values])
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ def hookflow_here(*arguments: str, cwd: Path, code: int | None = None) -> Done:
         finally:
             gc.set_threshold(*threshold)
             run_lock.release(tuple(run_lock._held - held))
-            launch._KEPT.clear()
+            launch._KEPT_LOCKS.clear()
     return checked(Done(arguments, ended, out.getvalue(), errors.getvalue()), code)
 
 
@@ -339,7 +339,7 @@ def run_here(*arguments: str, cwd: Path, code: int | None = None) -> Done:
 
 def records(run_dir: RunDir, kind: str | None = None) -> list[dict[str, object]]:
     """Return the records of a run's event log, of one kind or all; of scalars one for each iteration."""
-    everything = Tail(run_dir.events).read_all()
+    everything = TailReader(run_dir.events).read_all()
     return [each for record in everything if kind is None or record["k"] == kind for each in rows(record)]
 
 

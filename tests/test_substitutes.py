@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from hookflow import text
 from hookflow.events.rundir import RunDir
-from hookflow.text import ASCII, SUBSTITUTES, substitute, substitute_on
+from hookflow.text import ASCII, ASCII_SUBSTITUTES, substitute, substitute_on
 from tests.monitor.fake_run import make
 from tests.monitor.shown import shown
 from tests.support.package_source import trees
@@ -21,7 +21,7 @@ def test_every_character_that_the_package_prints_has_a_substitute_as_wide() -> N
         texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
         drawn = {character for text in texts if isinstance(text, str) for character in text if character > "\x7f"}
         assert not [each for each in drawn if each.isprintable() and not substitute(each)], path
-    every = [*SUBSTITUTES, *map(chr, text.BRAILLE)]
+    every = [*ASCII_SUBSTITUTES, *map(chr, text.BRAILLE_RANGE)]
     assert all(substitute(each).isascii() for each in every)
     assert {each for each in every if len(substitute(each)) != cell_len(each)} == WIDER
 

@@ -34,8 +34,8 @@ from hookflow.hooks.adapter import (
 )
 from hookflow.pipeline.registry import missing_package
 
-PACKAGE = "transformers"
-MODULES = ("transformers", "transformers.trainer_callback", "transformers.integrations")
+TRANSFORMERS_PACKAGE = "transformers"
+CALLBACK_MODULES = ("transformers", "transformers.trainer_callback", "transformers.integrations")
 """Where transformers has callbacks."""
 
 
@@ -45,7 +45,7 @@ class HuggingFaceAdapter(HookAdapter):
     prefix = "huggingface"
     names: ClassVar = FrameworkNames(
         framework="the Hugging Face Trainer",
-        packages=(PACKAGE,),
+        packages=(TRANSFORMERS_PACKAGE,),
         base="TrainerCallback",
         arguments={"control": "run.stop()"},
         members=translate_events(),
@@ -53,11 +53,11 @@ class HuggingFaceAdapter(HookAdapter):
 
     def find(self, name: str, where: Where | None) -> type:
         """Return the callback of transformers that has this name. Raises UserError where there is none."""
-        problem = missing_package(f'use = "huggingface:{name}"', PACKAGE, "huggingface", where)
+        problem = missing_package(f'use = "huggingface:{name}"', TRANSFORMERS_PACKAGE, "huggingface", where)
         if problem is not None:
             raise UserError(problem)
         known: list[str] = []
-        for module in map(import_module, MODULES):
+        for module in map(import_module, CALLBACK_MODULES):
             kind: Any = getattr(module, name, None)
             if isinstance(kind, type) and self.claims(kind):
                 return kind
@@ -77,7 +77,7 @@ class HuggingFaceAdapter(HookAdapter):
             arguments={point: EVENT_POINTS[point].arguments for point in points},
             reads={point: POINT_READS[point] for point in points if point in POINT_READS},
             writes={},
-            capabilities=read_adapted_capabilities(kind, HuggingFaceHook, PACKAGE, {}),
+            capabilities=read_adapted_capabilities(kind, HuggingFaceHook, TRANSFORMERS_PACKAGE, {}),
         )
 
     def problems(self, nodes: Nodes, hooks: AdaptedClasses) -> Iterator[Problem]:
@@ -96,19 +96,19 @@ def is_callback_base(kind: type) -> bool:
     """Say whether a class is `TrainerCallback`, without importing transformers."""
     if type.__getattribute__(kind, "__name__") != "TrainerCallback":
         return False
-    return get_module_name(kind).startswith(f"{PACKAGE}.")
+    return get_module_name(kind).startswith(f"{TRANSFORMERS_PACKAGE}.")
 
 
 def find_points(kind: type) -> Iterator[str]:
     """Yield the points at which a callback has something to do, and those that the trainer counts by."""
-    own_names = _own_names(kind)
+    own_names = list_own_methods(kind)
     for point, called in EVENT_POINTS.items():
         starts_pass = PASS_START_EVENTS.get(point) in own_names
         if point in ALWAYS_BOUND or starts_pass or not own_names.isdisjoint(called.events):
             yield point
 
 
-def _own_names(kind: type) -> set[str]:
+def list_own_methods(kind: type) -> set[str]:
     """Return the names that a callback defines below `TrainerCallback`."""
     names: set[str] = set()
     for base in get_bases(kind):
@@ -120,9 +120,9 @@ def _own_names(kind: type) -> set[str]:
 def _check_supported(kind: type, where: Where | None) -> None:
     """Raise UserError for a callback that needs what hookflow has not."""
     name = kind.__name__
-    if name in REPLACEMENT_HINTS and get_module_name(kind).startswith(f"{PACKAGE}."):
+    if name in REPLACEMENT_HINTS and get_module_name(kind).startswith(f"{TRANSFORMERS_PACKAGE}."):
         raise UserError(Problem(f"{name} is a part of Hugging Face's Trainer", where, REPLACEMENT_HINTS[name]))
-    own_names = _own_names(kind)
+    own_names = list_own_methods(kind)
     if PUSH_EVENT in own_names:
         hint = "a run pushes nothing to the Hub: copy_to of checkpoint copies, and export writes a file"
         raise UserError(Problem(f"{name}.{PUSH_EVENT} has no point here", where, hint))

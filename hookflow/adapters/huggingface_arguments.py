@@ -38,10 +38,10 @@ def make_arguments(run: Run, recorded: RecordedPipeline) -> Any:
         "per_device_train_batch_size": _batch_size_of_rank(run, "train"),
         "per_device_eval_batch_size": _batch_size_of_rank(run, "val"),
         "logging_nan_inf_filter": False,  # a loss that is not finite is shown
-        "max_grad_norm": recorded.largest_norm(),
+        "max_grad_norm": recorded.read_max_grad_norm(),
         "lr_scheduler_type": "constant",
         **_length(run),
-        **_evaluation(run, section.validates),
+        **_make_evaluation_arguments(run, section.validates),
         **_schedule_of_logs(run, recorded),
         **_schedule_of_saves(recorded),
     }
@@ -49,7 +49,7 @@ def make_arguments(run: Run, recorded: RecordedPipeline) -> Any:
         first = next(iter(run.optimizers.values()))
         values["learning_rate"] = float(first.param_groups[0].get("initial_lr", first.param_groups[0]["lr"]))
         values["weight_decay"] = float(first.param_groups[0].get("weight_decay", 0.0))
-    arguments = _arguments_class()(**values)
+    arguments = _make_arguments_class()(**values)
     arguments.view_of_run = run
     arguments.bf16 = section.precision in ("bf16", "bf16-true")
     arguments.fp16 = section.precision == "fp16"
@@ -107,7 +107,7 @@ class RunDevice:
 
 
 @cache
-def _arguments_class() -> type[Any]:
+def _make_arguments_class() -> type[Any]:
     from transformers import TrainingArguments
 
     class RunArguments(RunDevice, TrainingArguments):  # type: ignore[misc]
@@ -136,14 +136,14 @@ class RecordedPipeline:
         self.pipeline = load(RunDir(run.dir).pipeline, recorded=True).pipeline
         self.section = self.pipeline.run
 
-    def hooks_of(self, kind: type, name: str) -> list[HookNode]:
+    def list_hooks_of_class(self, kind: type, name: str) -> list[HookNode]:
         """Return the tables of the hooks of a class, which a pipeline calls by its short name or by its place."""
         uses = (name, f"{kind.__module__}:{kind.__name__}")
         return [table for table in self.pipeline.hooks.values() if table.enabled and table.use in uses]
 
     def find_ranking(self) -> RankingSpec | None:
         """Return the metric of the validation by which checkpoints are the best; None if there is none."""
-        for table in self.hooks_of(Checkpoint, "checkpoint"):
+        for table in self.list_hooks_of_class(Checkpoint, "checkpoint"):
             args = dict(table.args)
             modes = Checkpoint.capabilities_for(args).monitors
             if modes and args.get("stage", "val") == "val":
@@ -153,27 +153,27 @@ class RecordedPipeline:
 
     def clips_gradients(self) -> bool:
         """Say whether a hook changes the gradients before the step, so that their norm is no more what it was."""
-        return bool(self.hooks_of(GradClip, "grad_clip"))
+        return bool(self.list_hooks_of_class(GradClip, "grad_clip"))
 
-    def largest_norm(self) -> float:
+    def read_max_grad_norm(self) -> float:
         """Return the largest norm that gradients may have; 0 if there is no bound."""
-        for table in self.hooks_of(GradClip, "grad_clip"):
+        for table in self.list_hooks_of_class(GradClip, "grad_clip"):
             norm = dict(table.args).get("max_norm")
             if norm is not None:
                 return float(norm)
         return 0.0
 
-    def amounts_at(self, kind: type, name: str, point: str) -> list[Amount]:
+    def list_amounts_at(self, kind: type, name: str, point: str) -> list[Amount]:
         """Return how often the hooks of a class fire at a point."""
         amounts = []
-        for table in self.hooks_of(kind, name):
-            for bound, every in _bindings_of(table, kind):
+        for table in self.list_hooks_of_class(kind, name):
+            for bound, every in _list_bindings(table, kind):
                 if bound == point:
                     amounts.append(every or table.every or parse_amount(1))
         return amounts
 
 
-def _bindings_of(table: HookNode, kind: Any) -> list[tuple[str, Amount | None]]:
+def _list_bindings(table: HookNode, kind: Any) -> list[tuple[str, Amount | None]]:
     """Return the points of a hook, each with its own `every`."""
     if table.points is None:
         return [(point, None) for point in kind.points_for(dict(table.args))]
@@ -200,7 +200,7 @@ def _length(run: Run) -> dict[str, Any]:
     return {"num_train_epochs": float(run.max_epochs)}
 
 
-def _evaluation(run: Run, interval: Interval) -> dict[str, Any]:
+def _make_evaluation_arguments(run: Run, interval: Interval) -> dict[str, Any]:
     if "val" not in run.data:
         return {"eval_strategy": "no"}
     if not interval.by_iterations:
@@ -215,7 +215,7 @@ def _evaluation(run: Run, interval: Interval) -> dict[str, Any]:
 
 def _schedule_of_logs(run: Run, recorded: RecordedPipeline) -> dict[str, Any]:
     """Return how often the hook `log` fires; without one, what is Hugging Face's default."""
-    for amount in recorded.amounts_at(Log, "log", "after_train_iter"):
+    for amount in recorded.list_amounts_at(Log, "log", "after_train_iter"):
         if amount.unit == "ep" and amount.value == 1:
             return {"logging_strategy": "epoch"}
         if amount.unit in ("", "it"):
@@ -227,9 +227,9 @@ def _schedule_of_logs(run: Run, recorded: RecordedPipeline) -> dict[str, Any]:
 
 def _schedule_of_saves(recorded: RecordedPipeline) -> dict[str, Any]:
     """Return how often the hook `checkpoint` saves."""
-    for amount in recorded.amounts_at(Checkpoint, "checkpoint", "after_train_iter"):
+    for amount in recorded.list_amounts_at(Checkpoint, "checkpoint", "after_train_iter"):
         if amount.unit in ("", "it"):
             return {"save_strategy": "steps", "save_steps": float(amount.value)}
-    if recorded.amounts_at(Checkpoint, "checkpoint", "after_train_epoch"):
+    if recorded.list_amounts_at(Checkpoint, "checkpoint", "after_train_epoch"):
         return {"save_strategy": "epoch"}
     return {"save_strategy": "no"}

@@ -63,7 +63,7 @@ class HuggingFaceHook(AdaptedHook):
     def _check(self, trainer: TrainerView) -> None:
         """Raise UserError where the run does not offer what this callback needs."""
         name = type(self.callback).__name__
-        if trainer.args.gradient_accumulation_steps > 1 and _overrides(type(self.callback), SUBSTEP_EVENT):
+        if trainer.args.gradient_accumulation_steps > 1 and _has_own_method(type(self.callback), SUBSTEP_EVENT):
             message = f"{name}.{SUBSTEP_EVENT} has no point here: an iteration ends with its last batch"
             raise UserError(Problem(message, hint="run.accumulate = 1, or a hook at after_backward"))
         bases = [base.__name__ for base in type(self.callback).__mro__]
@@ -83,7 +83,7 @@ class HuggingFaceHook(AdaptedHook):
             self._trainer().load_state_dict(state["trainer"])
 
 
-def _overrides(kind: type, event: str) -> bool:
+def _has_own_method(kind: type, event: str) -> bool:
     """Say whether a class has a method of its own for an event, below `TrainerCallback`."""
     for base in kind.__mro__:
         if base.__name__ == "TrainerCallback":

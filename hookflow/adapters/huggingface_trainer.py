@@ -16,7 +16,7 @@ from hookflow.adapters.huggingface_arguments import RecordedPipeline, make_argum
 from hookflow.adapters.views import DataLoaderView, RunView
 from hookflow.errors import Problem, UserError
 from hookflow.graph.schedule import Measure
-from hookflow.hooks.builtin.gradients import gradients, norms
+from hookflow.hooks.builtin.gradients import collect_gradients, compute_norms
 from hookflow.pipeline.by_epoch import batches_by_epoch
 
 if TYPE_CHECKING:
@@ -84,16 +84,16 @@ class EvaluationSchedule:
             return self._run.epoch % int(self._every.value) == 0 or self._is_run_over()
         if self._has_entered(self._measure):
             return self._every.unit == "ep"  # counted in iterations it was before the end of the epoch
-        return self._is_run_over() and not self._reaches_iter_limit()
+        return self._is_run_over() and not self._is_at_iter_limit()
 
     def _has_entered(self, measure: Measure) -> bool:
         done = self._run.iter
         return measure.multiple(done) != measure.multiple(done - 1)
 
     def _is_run_over(self) -> bool:
-        return self._reaches_iter_limit() or self._run.epoch == self._run.max_epochs
+        return self._is_at_iter_limit() or self._run.epoch == self._run.max_epochs
 
-    def _reaches_iter_limit(self) -> bool:
+    def _is_at_iter_limit(self) -> bool:
         return self._iter_limit is not None and self._run.iter >= self._iter_limit
 
 
@@ -368,7 +368,7 @@ class TrainerView(RunView):
         share = steps / max(state.max_steps, 1)
         examples = int(run.data["train"].info["examples"]) * self.args.num_train_epochs
         if run.max_epochs is None:
-            examples = state.max_steps * self._examples_per_step()
+            examples = state.max_steps * self._count_examples_per_step()
         logs = speed_metrics("train", self._began, num_samples=examples * share, num_steps=steps)
         self._store_flops()
         logs["total_flos"] = state.total_flos
@@ -376,7 +376,7 @@ class TrainerView(RunView):
             logs["train_loss"] = self._total_loss / self._num_losses
         self._log(logs)
 
-    def _examples_per_step(self) -> int:
+    def _count_examples_per_step(self) -> int:
         args = self.args
         return int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
 
@@ -396,7 +396,7 @@ class TrainerView(RunView):
         control = self.control
         for flag in self._requested:
             if not getattr(control, flag):
-                raise UserError(_refuse_withdrawal(flag))
+                raise UserError(_make_withdrawal_problem(flag))
         is_at_end = run.iter >= run.max_iters
         if control.should_training_stop and not is_at_end and STOP_FLAG not in self._requested:
             run.stop("a callback of Hugging Face's has set control.should_training_stop")
@@ -485,10 +485,10 @@ class TrainerView(RunView):
         """Return the norm of the gradients of this step; None where they have been clipped since, or are shards."""
         if self._recorded.clips_gradients():
             return None
-        present = gradients(self._model)
+        present = collect_gradients(self._model)
         if not present:
             return None
-        return float(norms(present)["total"])
+        return float(compute_norms(present)["total"])
 
     def _log(self, logs: dict[str, Any]) -> None:
         state = self.state
@@ -583,7 +583,7 @@ class TrainerView(RunView):
         self._evaluations = saved["evaluations"]
 
 
-def _refuse_withdrawal(flag: str) -> Problem:
+def _make_withdrawal_problem(flag: str) -> Problem:
     message = f"a callback of Hugging Face's has set control.{flag} back to False, and the run follows it already"
     hints = {
         STOP_FLAG: "run.min_iters and run.min_epochs let a stop wait",

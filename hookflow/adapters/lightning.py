@@ -37,7 +37,7 @@ from hookflow.hooks.adapter import (
 )
 from hookflow.pipeline.registry import missing_package
 
-PACKAGES = ("pytorch_lightning", "lightning.pytorch")
+LIGHTNING_PACKAGES = ("pytorch_lightning", "lightning.pytorch")
 
 STEERING_HOOKS: Mapping[str, type[LightningHook]] = {
     "GradientAccumulationScheduler": AccumulationHook,
@@ -88,7 +88,7 @@ class LightningAdapter(HookAdapter):
         reads: SlotNames | None = None
         writes: SlotNames | None = None
         if hook is LightningHook:  # the others declare their own
-            slots = read_slots(kind, PACKAGES, CALLBACK_SLOTS)
+            slots = read_slots(kind, LIGHTNING_PACKAGES, CALLBACK_SLOTS)
             reads = {point: slots.reads.get(point, ()) + ADAPTER_READS.get(point, ()) for point in points}
             writes = slots.writes
         return AdaptedClassSpec(
@@ -96,7 +96,7 @@ class LightningAdapter(HookAdapter):
             arguments={point: CALLBACK_POINTS[point].arguments for point in points},
             reads=reads,
             writes=writes,
-            capabilities=read_adapted_capabilities(kind, hook, PACKAGES, CALLBACK_WRITES_OUTSIDE),
+            capabilities=read_adapted_capabilities(kind, hook, LIGHTNING_PACKAGES, CALLBACK_WRITES_OUTSIDE),
             attributes={"package": _package_of(kind)},
         )
 
@@ -117,13 +117,13 @@ def is_callback_base(kind: type) -> bool:
     """Say whether a class is Lightning's `Callback`, without importing Lightning."""
     if type.__getattribute__(kind, "__name__") != "Callback":
         return False
-    packages = tuple(f"{package}." for package in PACKAGES)
+    packages = tuple(f"{package}." for package in LIGHTNING_PACKAGES)
     return get_module_name(kind).startswith(packages)
 
 
 def find_points(kind: type) -> Iterator[str]:
     """Yield the points at which a callback has something to do, and those that the trainer counts by."""
-    own_names = _own_names(kind)
+    own_names = list_own_methods(kind)
     if kind.__name__ == "LambdaCallback":  # its methods are arguments
         own_names.add(EPOCH_END)
         for called in CALLBACK_POINTS.values():
@@ -134,7 +134,7 @@ def find_points(kind: type) -> Iterator[str]:
             yield point
 
 
-def _own_names(kind: type) -> set[str]:
+def list_own_methods(kind: type) -> set[str]:
     """Return the names that a callback defines below Lightning's `Callback`."""
     names: set[str] = set()
     for base in get_bases(kind):
@@ -144,10 +144,10 @@ def _own_names(kind: type) -> set[str]:
 
 
 def _find_installed_package(name: str, where: Where | None) -> str:
-    for package in PACKAGES:
+    for package in LIGHTNING_PACKAGES:
         if find_spec(package.partition(".")[0]):
             return package
-    problem = missing_package(f'use = "lightning:{name}"', PACKAGES[0], "lightning", where)
+    problem = missing_package(f'use = "lightning:{name}"', LIGHTNING_PACKAGES[0], "lightning", where)
     assert problem is not None
     raise UserError(problem)
 
@@ -155,15 +155,15 @@ def _find_installed_package(name: str, where: Where | None) -> str:
 def _check_supported(kind: type, where: Where | None) -> None:
     """Raise UserError for a callback that needs what hookflow has not."""
     name = kind.__name__
-    if name in REPLACEMENT_HINTS and get_module_name(kind).startswith(PACKAGES):
+    if name in REPLACEMENT_HINTS and get_module_name(kind).startswith(LIGHTNING_PACKAGES):
         raise UserError(Problem(f"{name} needs Lightning's Trainer", where, REPLACEMENT_HINTS[name]))
-    if "on_before_zero_grad" in _own_names(kind):
+    if "on_before_zero_grad" in list_own_methods(kind):
         hint = "gradients are cleared before the forward pass: on_train_batch_end is the last method before that"
         raise UserError(Problem(f"{name}.on_before_zero_grad has no point here", where, hint))
 
 
 def _choose_hook(kind: type) -> type[LightningHook]:
-    own_bases = {base.__name__ for base in get_bases(kind) if get_module_name(base).startswith(PACKAGES)}
+    own_bases = {base.__name__ for base in get_bases(kind) if get_module_name(base).startswith(LIGHTNING_PACKAGES)}
     for name, hook in STEERING_HOOKS.items():
         if name in own_bases:
             return hook
@@ -174,7 +174,7 @@ def _package_of(kind: type) -> str:
     """Return the package whose `Callback` a class is derived from: both may be installed."""
     for base in get_bases(kind):
         if is_callback_base(base):
-            for package in PACKAGES:
+            for package in LIGHTNING_PACKAGES:
                 if base.__module__.startswith(package):
                     return package
     raise TypeError(f"{kind.__name__} is no callback of Lightning")

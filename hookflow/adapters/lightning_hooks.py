@@ -17,7 +17,7 @@ from hookflow.hooks.adapter import AdaptedHook
 from hookflow.hooks.base import Slots
 from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.run import Run
-from hookflow.hooks.tensors import evaluating, in_mode, is_sharded
+from hookflow.hooks.tensors import enter_evaluation, in_mode, is_sharded
 
 
 class LightningHook(AdaptedHook):
@@ -80,7 +80,7 @@ class LightningHook(AdaptedHook):
     def _call_method(self, name: str, trainer: TrainerView, offered: dict[str, Any]) -> None:
         mode: AbstractContextManager[Any] = nullcontext()
         if name in EVALUATION_STARTS:
-            mode = evaluating(trainer.run.model)
+            mode = enter_evaluation(trainer.run.model)
         with mode:
             for arguments in self._arguments(name, trainer, offered):
                 method = getattr(self.callback, name)

@@ -21,7 +21,7 @@ BATCH_ARGUMENTS = ("batch", "batch_idx")
 OUTPUT_ARGUMENTS = ("outputs", "batch", "batch_idx")
 
 
-def evaluation_points(ours: str, theirs: str) -> dict[str, CallbackPoint]:
+def make_evaluation_points(ours: str, theirs: str) -> dict[str, CallbackPoint]:
     """Return the points of an evaluation of the split `ours`; `theirs` is its name in Lightning's methods."""
     return {
         f"before_{ours}": CallbackPoint((f"on_{theirs}_start",)),
@@ -44,8 +44,8 @@ CALLBACK_POINTS: Mapping[str, CallbackPoint] = {
     "after_train_iter": CallbackPoint(("on_train_batch_end",), OUTPUT_ARGUMENTS),
     "after_train_epoch": CallbackPoint(),
     "after_train": CallbackPoint(("on_train_end", "on_fit_end")),
-    **evaluation_points("val", "validation"),
-    **evaluation_points("test", "test"),
+    **make_evaluation_points("val", "validation"),
+    **make_evaluation_points("test", "test"),
     "before_test": CallbackPoint(("setup", "on_test_start")),
     "after_test": CallbackPoint(("on_test_end", "teardown")),
     "before_predict": CallbackPoint(("setup", "on_predict_start", "on_predict_epoch_start")),

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from hookflow.hooks.run import Run
 
-STAGES = {"val": "validate", "test": "test", "predict": "predict"}
+LIGHTNING_STAGES = {"val": "validate", "test": "test", "predict": "predict"}
 """Lightning's names of the stages besides "train", by a part of the names of points."""
 
-ACCELERATORS = {"cuda": "CUDAAccelerator", "mps": "MPSAccelerator"}
+ACCELERATOR_CLASSES = {"cuda": "CUDAAccelerator", "mps": "MPSAccelerator"}
 """Lightning's classes of accelerators by the type of device; the others are the CPU's."""
 
 
@@ -212,7 +212,7 @@ class TrainerView(RunView):
 
     @property
     def _stage(self) -> str:
-        for part, name in STAGES.items():
+        for part, name in LIGHTNING_STAGES.items():
             if f"_{part}" in self.point:
                 return name
         return "train"
@@ -407,7 +407,7 @@ class TrainerView(RunView):
     @cached_property
     def accelerator(self) -> Any:
         accelerators = import_module(f"{self.package}.accelerators")
-        name = ACCELERATORS.get(self.run.device.type, "CPUAccelerator")
+        name = ACCELERATOR_CLASSES.get(self.run.device.type, "CPUAccelerator")
         return getattr(accelerators, name)()
 
     @cached_property

@@ -113,7 +113,7 @@ class MMEngineAdapter(HookAdapter):
             edges[name] = []
             for other, other_level in levels.items():
                 if other_level < level:
-                    edges[name] += _priority_edges(other, name, level, followers)
+                    edges[name] += _make_priority_edges(other, name, level, followers)
         return edges
 
 
@@ -144,7 +144,7 @@ def find_phase(level: int) -> Phase:
     raise ValueError(f"MMEngine has no priority {level}")
 
 
-def _priority_edges(first: str, then: str, level: int, followers: "StatedFollowers") -> list[EdgeSpec]:
+def _make_priority_edges(first: str, then: str, level: int, followers: "StatedFollowers") -> list[EdgeSpec]:
     """Return the edges by which a hook fires before another, at each point where nothing stated contradicts it."""
     where = Where(f"priority {level}")
     shared = followers.places[first] & followers.places[then]

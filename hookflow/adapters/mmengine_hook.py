@@ -100,13 +100,13 @@ class MMEngineHook(AdaptedHook):
 
     def state_dict(self) -> dict[str, Any]:
         numbers = select_changed(select_state(vars(self.hook)), self._initial)
-        return {"numbers": numbers, "hub": self._hub_state()}
+        return {"numbers": numbers, "hub": self._read_hub_state()}
 
-    def _hub_state(self) -> Any:
+    def _read_hub_state(self) -> Any:
         if self._runner is not None:
             runner = self._runner()
             if runner.hub_owner == id(self):
-                return runner.hub_state()
+                return runner.make_hub_state()
         elif self._loaded is not None:
             return self._loaded["hub"]
         return None

@@ -101,10 +101,10 @@ class RunMessageHandler(logging.Handler):
         if run is None:
             print(text, file=sys.stderr)
         else:
-            run.say(text, self._level(record))
+            run.say(text, self._read_level(record))
 
     @staticmethod
-    def _level(record: logging.LogRecord) -> Level:
+    def _read_level(record: logging.LogRecord) -> Level:
         if record.levelno >= logging.ERROR:
             return "error"
         if record.levelno >= logging.WARNING:
@@ -212,7 +212,7 @@ class RunnerView(RunView):
             if point.endswith("_iter") or "checkpoint" in point:
                 mode: Any = nullcontext()
             else:
-                mode = self._mode()
+                mode = self._show_network_mode()
             with mode:
                 yield
         finally:
@@ -220,7 +220,7 @@ class RunnerView(RunView):
             self._shown_epoch = None
 
     @contextmanager
-    def _mode(self) -> Iterator[None]:
+    def _show_network_mode(self) -> Iterator[None]:
         """Show the mode of the network outside the batches, and undo what a hook does to it there.
 
         MMEngine's loops set the mode of all modules behind `before_train_epoch`, `before_val_epoch` and
@@ -318,7 +318,7 @@ class RunnerView(RunView):
     def seed(self) -> int:
         return int(self.cfg.run.seed)
 
-    def hub_state(self) -> dict[str, Any]:
+    def make_hub_state(self) -> dict[str, Any]:
         """Return what the message hub resumes: scalars, float64 and int64 (count,), and information.
 
         A warning names information that no checkpoint can hold.

@@ -82,7 +82,7 @@ class PointrixAdapter(HookAdapter):
         for base in get_bases(kind):
             members = type.__getattribute__(base, "__dict__")
             for point in POINT_ARGUMENTS:
-                if _takes_trainner(members.get(point)):
+                if _has_trainner_argument(members.get(point)):
                     return True
         return False
 
@@ -100,7 +100,7 @@ class PointrixAdapter(HookAdapter):
         )
 
 
-def _takes_trainner(member: object) -> bool:
+def _has_trainner_argument(member: object) -> bool:
     if not isinstance(member, FunctionType):
         return False
     return TRAINNER_ARGUMENT in member.__code__.co_varnames[:2]

@@ -12,7 +12,7 @@ from hookflow.graph.plan import Plan
 from hookflow.pipeline.layers import Override, in_python
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.source_map import as_toml, split_key
-from hookflow.pipeline.use import Objects, objects_in_use
+from hookflow.pipeline.use import ObjectRegistry, use_objects
 from hookflow.service.findings import Findings
 from hookflow.service.pipelines import read_pipeline, valid_plan
 from hookflow.sweep.sweep import check_sweep
@@ -27,20 +27,20 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[
     In a dict (and in `overrides`), an object may stand where a file has `use`: a model that exists, a DataLoader or a
     dataset, a function or an instance as a hook. Raises UserError with everything that is wrong.
     """
-    objects = Objects()
+    objects = ObjectRegistry()
     message = [_override(key, value, objects) for key, value in (overrides or {}).items()]
     if isinstance(source, Mapping):
         tables = objects.replace(source)
     else:
         tables = Path(source)
-    with objects_in_use(objects):
+    with use_objects(objects):
         return Pipeline(read_pipeline(tables, message), objects)
 
 
 class Pipeline:
     """A pipeline whose keys are valid, as `hookflow.load` returns it. Nothing of it has been built yet."""
 
-    def __init__(self, loaded: Loaded, objects: Objects) -> None:
+    def __init__(self, loaded: Loaded, objects: ObjectRegistry) -> None:
         self.loaded = loaded
         self._objects = objects
 
@@ -83,7 +83,7 @@ class Pipeline:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Make the objects of the pipeline available to this thread."""
-        with objects_in_use(self._objects):
+        with use_objects(self._objects):
             yield
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class Pipeline:
         return f"<Pipeline {self.name} of {self.loaded.source}>"
 
 
-def _override(key: str, value: Any, objects: Objects) -> Override:
+def _override(key: str, value: Any, objects: ObjectRegistry) -> Override:
     """Return what `--set` would be given for a key and a value, with the place to show where it is wrong."""
     try:
         path, _ = split_key(f"{key}=")

@@ -25,19 +25,19 @@ from hookflow.monitor.index import Index, Row
 from hookflow.monitor.selection import select
 from hookflow.monitor.summary import metric_rows, read_run_summary
 from hookflow.pipeline.source_map import as_toml
-from hookflow.report.notebook import curve_svg, html_of, html_table
+from hookflow.report.notebook import draw_curve_svg, html_of, html_table
 from hookflow.rerun.comparison import NumberMismatch
 from hookflow.runner.checkpoint.manifest import (
     NON_RESUMABLE_PREFIXES,
     WEIGHTS,
     DamagedError,
-    damage,
-    iteration_of,
+    find_damage,
     list_checkpoints,
     names_by_checkpoint,
+    parse_iteration,
     read_manifest,
 )
-from hookflow.service.runs import LATEST, ScalarRow, find_run, recorded_plan, scalars
+from hookflow.service.runs import LATEST_RUN_NAME, ScalarRow, find_run, read_recorded_plan, scalars
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +73,7 @@ class Runs(list["RecordedRun"]):
         return html_table(self._rows)
 
 
-def load_run(run: str | os.PathLike[str] = LATEST, folder: str | os.PathLike[str] = "runs") -> RecordedRun:
+def load_run(run: str | os.PathLike[str] = LATEST_RUN_NAME, folder: str | os.PathLike[str] = "runs") -> RecordedRun:
     """Return a run: "latest", its id or a beginning or end of that, its name (the newest of it), or its directory.
 
     Raises UserError when there is none, or more than one.
@@ -128,7 +128,7 @@ class RecordedRun:
     @property
     def plan(self) -> Plan:
         """Which hooks fired where, and in which order."""
-        return recorded_plan(self._run_dir)
+        return read_recorded_plan(self._run_dir)
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
@@ -152,7 +152,7 @@ class RecordedRun:
         logged = list(dict.fromkeys(row.name for row in rows))
         unknown = [name for name in names if name not in logged]
         if unknown:
-            raise UserError(self._never_logged(name, logged) for name in unknown)
+            raise UserError(self._make_unknown_name_problem(name, logged) for name in unknown)
         if names:
             rows = [row for row in rows if row.name in names]
         columns = {}
@@ -160,7 +160,7 @@ class RecordedRun:
             columns[column] = [getattr(row, column) for row in rows]
         return columns
 
-    def _never_logged(self, name: str, logged: Sequence[str]) -> Problem:
+    def _make_unknown_name_problem(self, name: str, logged: Sequence[str]) -> Problem:
         """Return what is wrong with a name that was never logged; "accuracy" may be meant for "val/accuracy"."""
         hint = nearest_or_all(name, logged)
         for logged_name in logged:
@@ -172,15 +172,15 @@ class RecordedRun:
     @property
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints, the newest first; not those that cannot be used, or were saved after an error."""
-        return self._saved("", WEIGHTS)
+        return self._list_checkpoints("", WEIGHTS)
 
-    def _saved(self, *prefixes: str) -> list[Checkpoint]:
+    def _list_checkpoints(self, *prefixes: str) -> list[Checkpoint]:
         folder = self._run_dir.checkpoints
         names = names_by_checkpoint(folder)
         paths: list[Path] = []
         for prefix in prefixes:
             paths += list_checkpoints(folder, prefix)
-        paths.sort(key=iteration_of, reverse=True)
+        paths.sort(key=parse_iteration, reverse=True)
         saved = []
         for path in paths:
             try:
@@ -200,7 +200,7 @@ class RecordedRun:
     def checkpoint(self, name: str = "last") -> Checkpoint:
         """Return the checkpoint of a name: "last", "best", or that of its folder. Raises UserError if there is none."""
         by_name = {}
-        for saved in self._saved("", *NON_RESUMABLE_PREFIXES):
+        for saved in self._list_checkpoints("", *NON_RESUMABLE_PREFIXES):
             for saved_name in (*saved.names, saved.path.name):
                 by_name[saved_name] = saved
         if name not in by_name:
@@ -249,7 +249,7 @@ class RecordedRun:
         rows = []
         for cells in metric_rows(summary.state):
             values = [value for _, value in points[cells[0]]]
-            rows.append([*map(escape, cells), curve_svg(values)])
+            rows.append([*map(escape, cells), draw_curve_svg(values)])
         table = html_of(("metric", "last", "best", "at epoch", "iteration", "curve"), rows)
         title = escape(f"{self.name} {self.id}: {summary.health.condition}")
         return f"<p>{title}</p>{table}"
@@ -294,15 +294,15 @@ class Checkpoint:
         is damaged, has no such weights, or was trained with other frozen parameters, and PyTorch's own RuntimeError
         where they do not fit the model.
         """
-        from hookflow.hooks.checkpoint_files import averages_in, frozen_in, read_weights, state_key, with_frozen
+        from hookflow.hooks.checkpoint_files import frozen_in, list_averages, read_weights, state_key, with_frozen
 
-        wrong = damage(self.path)
+        wrong = find_damage(self.path)
         if wrong:
             raise UserError(Problem(f"checkpoint {short(self.path)} cannot be used: {wrong}"))
         key = state_key("model", name or "model")
         averages = []
         if name is None:
-            averages = averages_in(self.path)
+            averages = list_averages(self.path)
         if averages:
             ways = [f'load_into(model, "{average.removeprefix("model_")}")' for average in averages]
             message = "these are the trained weights, and the metrics of the checkpoint are of an average of them"

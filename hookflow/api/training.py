@@ -26,18 +26,18 @@ from hookflow.errors import Problem, TrainingTerminatedError, UserError, nearest
 from hookflow.events.run_lock import exit_code, release
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor import plain, progress_bars
-from hookflow.monitor.feed import Live, follow_records
+from hookflow.monitor.feed import LogFollower, show_records
 from hookflow.monitor.health import judge
-from hookflow.monitor.summary import metrics_table
-from hookflow.numbers import counted, number, span
+from hookflow.monitor.summary import make_metrics_table
+from hookflow.numbers import format_count, format_span, number
 from hookflow.runner.distributed.failures import ChildExit
-from hookflow.runner.distributed.rendezvous import started_by_torchrun
+from hookflow.runner.distributed.rendezvous import is_started_by_torchrun
 from hookflow.runner.process.launch import claim, finish_notifying, hand_on_signals, new_run, start, start_notifying
 from hookflow.runner.process.signals import handlers_put_back
 from hookflow.service.runs import failure_report
-from hookflow.text import printable, substitute_on
+from hookflow.text import make_printable, substitute_on
 
-UI = Literal["auto", "plain", "json", "none"]
+UIKind = Literal["auto", "plain", "json", "none"]
 
 Follow = Callable[[Callable[[], int | None]], int]
 """Shows a run until the function that it is given returns the exit code of the training; returns that of the run."""
@@ -45,7 +45,7 @@ Follow = Callable[[Callable[[], int | None]], int]
 
 def train(
     pipeline: Pipeline | str | os.PathLike[str] | Mapping[str, Any],
-    ui: UI = "auto",
+    ui: UIKind = "auto",
     *,
     runs: str | os.PathLike[str] | None = None,
     process: bool = False,
@@ -72,16 +72,16 @@ def train(
     elif ui != "none":
         substitute_on(sys.stdout)
         if ui == "json":
-            shown = plain.follow_json
+            shown = plain.print_records
         else:
-            shown = plain.follow
+            shown = plain.print_run
         follow = lambda child_exit: shown(run_dir, sys.stdout, child_exit=child_exit)  # noqa: E731
     with handlers_put_back():
         try:
             if process:
                 code = _in_its_own(run_dir, follow)
             else:
-                code = _here(pipeline, run_dir, follow)
+                code = _train_here(pipeline, run_dir, follow)
         finally:
             unsent = finish_notifying(run_dir)
             if unsent:
@@ -91,9 +91,9 @@ def train(
 
 
 def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
-    if ui not in (known := get_args(UI)):
+    if ui not in (known := get_args(UIKind)):
         raise UserError(Problem(f'there is no ui "{ui}"', hint=nearest_or_all(str(ui), known)))
-    if started_by_torchrun():
+    if is_started_by_torchrun():
         hint = "torchrun … -m hookflow run FILE trains one model in all of its processes"
         raise UserError(Problem("hookflow.train trains in one process, and torchrun has started several", hint=hint))
     if process and pipeline.objects:
@@ -101,14 +101,14 @@ def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
         raise UserError(Problem(message, hint='leave process out, or let `use` name what makes them: "./file.py:Name"'))
 
 
-def _here(pipeline: Pipeline, run_dir: RunDir, follow: Follow | None) -> int:
+def _train_here(pipeline: Pipeline, run_dir: RunDir, follow: Follow | None) -> int:
     """Train in this process and return the exit code. Raises what ends the training."""
     from hookflow.runner.attempt.main import collect_garbage, train
 
     locks = claim(run_dir)
     start_notifying(run_dir, os.getpid(), time.time())
     try:
-        with pipeline.in_use(), _shown_beside(follow):
+        with pipeline.in_use(), _show_in_thread(follow):
             return train(run_dir, raises=True)
     finally:
         release(locks)
@@ -116,7 +116,7 @@ def _here(pipeline: Pipeline, run_dir: RunDir, follow: Follow | None) -> int:
 
 
 @contextmanager
-def _shown_beside(follow: Follow | None) -> Iterator[None]:
+def _show_in_thread(follow: Follow | None) -> Iterator[None]:
     """Show the run from a thread while the training has this one."""
     if follow is None:
         yield
@@ -182,10 +182,10 @@ def _raise_failure(run_dir: RunDir, code: int, *, resumable: bool) -> None:
     raise RuntimeError(f"the run {run_dir.id} ended with exit status {code}: {reason} (see {short(run_dir.output)})")
 
 
-WIDTH = 115
+NOTEBOOK_WIDTH = 115
 """Characters of a line that rich draws in a notebook."""
 
-PERIOD = 0.5
+REDRAW_PERIOD_SECONDS = 0.5
 """Seconds between two drawings of the bars, at the least."""
 
 
@@ -193,35 +193,36 @@ def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -
     """Show the run until it is over, as `monitor.plain.follow` does."""
     display: Callable[..., Any] = import_module("IPython.display").display  # it is there, in a notebook
 
-    live = Live(run_dir)
-    shown = display(_bars(run_dir, live), display_id=True)
+    live = LogFollower(run_dir)
+    shown = display(_render_bars(run_dir, live), display_id=True)
     at = 0.0
 
     def draw(over: bool) -> None:
         nonlocal at
-        if over or time.monotonic() - at > PERIOD:
-            shown.update(_bars(run_dir, live))
+        if over or time.monotonic() - at > REDRAW_PERIOD_SECONDS:
+            shown.update(_render_bars(run_dir, live))
             at = time.monotonic()
 
-    code = follow_records(run_dir, live, lambda record: draw(False), child_exit, draw)
+    code = show_records(run_dir, live, lambda record: draw(False), child_exit, draw)
     draw(True)
     state = live.state
-    table = metrics_table(state, state.scalars)
+    table = make_metrics_table(state, state.scalars)
     if table:
-        title = f"{run_dir.path.parent.name} {run_dir.id}: {counted(state.it, 'iteration')} in {span(state.elapsed)}"
-        table.title = Text(printable(title))
+        done = f"{format_count(state.it, 'iteration')} in {format_span(state.elapsed)}"
+        title = f"{run_dir.path.parent.name} {run_dir.id}: {done}"
+        table.title = Text(make_printable(title))
         table.title_justify = "left"
         display(table)
     return code
 
 
-def _bars(run_dir: RunDir, live: Live) -> Table:
+def _render_bars(run_dir: RunDir, live: LogFollower) -> Table:
     """Return the bars that a terminal shows, below the condition of the run and its latest metrics."""
     state = live.state
     facts = [f"{run_dir.path.parent.name}: {judge(run_dir, state, time.time()).condition}"]
     metrics = state.metrics.by_name.items()
     facts += [f"val {name} {number(values[-1][1])}" for name, values in metrics if " " not in name]
-    table = progress_bars.bars_table([*progress_bars.progress_bars(state)], WIDTH)
-    table.title = Text(printable("  ".join(facts)))
+    table = progress_bars.make_bars_table([*progress_bars.make_progress_bars(state)], NOTEBOOK_WIDTH)
+    table.title = Text(make_printable("  ".join(facts)))
     table.title_justify = "left"
     return table

@@ -36,10 +36,10 @@ from hookflow.runner.process.signals import StopReason, handlers_put_back
 from hookflow.service.runs import find_run, has_checkpoint
 from hookflow.user_code import only_showable
 
-TIMEOUT = 600.0
+RANK_TIMEOUT_SECONDS = 600.0
 """Seconds that the ranks of a loop wait for one another."""
 
-DONE = StopReason("every iteration is done", "finished", 0, save=False)
+ALL_ITERATIONS_DONE = StopReason("every iteration is done", "finished", 0, save=False)
 PROGRAM_DONE = StopReason("the program is done", "finished", 0, save=False)
 
 Hooks = Pipeline | str | os.PathLike[str] | Mapping[str, Any]
@@ -130,7 +130,7 @@ class AttachedRun:
     def __enter__(self) -> "AttachedRun":
         if self._running is not None:
             raise UserError(Problem("this run is under way already: leave its with block first"))
-        self._running = self._attached()
+        self._running = self._enter_run_dir()
         try:
             self._running.__enter__()
         except BaseException:
@@ -152,12 +152,12 @@ class AttachedRun:
             del vars(self)["fire"]
 
     @contextmanager
-    def _attached(self) -> Iterator[None]:
+    def _enter_run_dir(self) -> Iterator[None]:
         """Be in a run directory, from its lock to the record of how the run has ended."""
         objects = self._objects
         pipeline = self._pipeline
         ranks = objects.ranks
-        consensus = ProcessGroupConsensus(ranks, TIMEOUT) if ranks.world > 1 else RankConsensus()
+        consensus = ProcessGroupConsensus(ranks, RANK_TIMEOUT_SECONDS) if ranks.world > 1 else RankConsensus()
         with ExitStack() as stack:
             stack.enter_context(handlers_put_back())
             stack.enter_context(pipeline.in_use())
@@ -165,17 +165,17 @@ class AttachedRun:
             stack.callback(release, locks)
             session = RunSession(run_dir, ranks, signs=ranks.first, held=resumes, prints_failure=False)
             raised: BaseException | None = None
-            stop = DONE
+            stop = ALL_ITERATIONS_DONE
             try:
                 session.signals.listen()
-                with session.recording_warnings(), only_showable():
-                    yield from self._looping(run_dir, session, consensus, resumes)
-                stop = self._reason()
+                with session.record_warnings(), only_showable():
+                    yield from self._run_loop_block(run_dir, session, consensus, resumes)
+                stop = self._find_stop_reason()
                 session.signals.ignored = True
             except BaseException as error:
                 session.signals.ignored = True  # set here and not by a call: at a call another signal might raise
                 raised = error
-                stop = session.reason_of(error, lost=False)
+                stop = session.find_stop_reason(error, lost=False)
             session.close(stop)
             finish_notifying(run_dir)
         if raised is not None:
@@ -219,7 +219,9 @@ class AttachedRun:
             return find_run(os.fspath(self._resume), self._runs), True
         return new_run(loaded, self._plan, self._runs, has_loop=True), False
 
-    def _looping(self, run_dir: RunDir, session: RunSession, consensus: RankConsensus, resumes: bool) -> Iterator[None]:
+    def _run_loop_block(
+        self, run_dir: RunDir, session: RunSession, consensus: RankConsensus, resumes: bool
+    ) -> Iterator[None]:
         """Build, restore, and let the user's block run between the points before and after its loop."""
         objects = self._objects
         attempt = TrainingAttempt(
@@ -250,19 +252,19 @@ class AttachedRun:
                 with suppress(LoopStopped):  # the run stops before its end, at a safe point
                     yield
                 loop.end()
-            trainer.complain()
+            trainer.report_unmet_requests()
             attempt.finish_copies()
 
     def _build(self, session: RunSession, origin: AttemptOrigin) -> RunComponents:
         loaded = self._pipeline.loaded
         return build_attached(loaded, self._plan, loaded.source.parent, session.recorder.say, self._objects)
 
-    def _reason(self) -> StopReason:
+    def _find_stop_reason(self) -> StopReason:
         stop = self._loop.safe_point.stop
         if stop is not None:
             return stop
         if self._loop.state.iter_limit is not None:
-            return DONE
+            return ALL_ITERATIONS_DONE
         return PROGRAM_DONE
 
     @property

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError
 from hookflow.runner.data.batches import size_of
-from hookflow.runner.iteration.requests import SKIPPED
+from hookflow.runner.iteration.requests import SKIP_MARKER
 from hookflow.runner.logging.timing import BACKWARD, DATA, FORWARD, OPTIMIZER
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.process.signals import StopReason
@@ -24,7 +24,7 @@ POINTS_OF_BACKWARD = ("after_forward", "before_backward", "after_backward")
 """The points that fire in `run.backward`, and in no `loss.backward()`."""
 
 
-SET = "val"
+VALIDATION_SET = "val"
 """The set of data that the user's loop validates on."""
 
 
@@ -86,7 +86,7 @@ class AttachedLoop:
         self._has_looped = False
         self._epoch_began = 0.0
         self._arounds_outside = 0
-        self._settle = self.context.module_hooks.settled(lambda run, batch: None)
+        self._settle = self.context.module_hooks.make_settling_step(lambda run, batch: None)
         plan = self.engine.plan
         self._of_batch = [b.hook for b in plan.at("before_train_iter") if "batch" in b.takes or "batch" in b.writes]
         """The hooks that need `run.batch`: they are given the batch, or put another one in its place."""
@@ -131,7 +131,7 @@ class AttachedLoop:
             self._leave_if_stopped()
         self._leave_if_stopped()
 
-    def mend(self) -> None:
+    def close_validation(self) -> None:
         """Leave a validation that was left before its end: the program goes on, and nothing of it counts."""
         cut = self.cut_validation
         self.cut_validation = None
@@ -142,9 +142,9 @@ class AttachedLoop:
         self.trainer.checkpoints.forget_kept_state()
         state.stage = "train"
         if cut.validated_before is None:
-            state.validated.pop(SET, None)
+            state.validated.pop(VALIDATION_SET, None)
         else:
-            state.validated[SET] = cut.validated_before
+            state.validated[VALIDATION_SET] = cut.validated_before
         self.context.log.say("a validation was left before its end: nothing of it counts", "warn")
 
     def _leave_if_stopped(self) -> None:
@@ -187,7 +187,7 @@ class AttachedLoop:
         if not self._examples:
             state.batch_size += size
         whole = state.batch_size
-        self._batch = self._offered(batch, self._writers)
+        self._batch = self._offer_batch(batch, self._writers)
         state.batch_size = whole
         return self._batch
 
@@ -205,13 +205,13 @@ class AttachedLoop:
         state.iterating = True
         self._timeline.mark(DATA)
         state.batch = batch
-        result = self._offered(batch, None)
+        result = self._offer_batch(batch, None)
         self._settle(self.trainer.run, batch)
         return result
 
-    def _offered(self, batch: Any, writers: Any) -> Any:
-        result = self.context.offer("before_train_iter", batch, writers)
-        if result is SKIPPED:
+    def _offer_batch(self, batch: Any, writers: Any) -> Any:
+        result = self.context.fire_with_batch("before_train_iter", batch, writers)
+        if result is SKIP_MARKER:
             message = "a hook has called run.skip_batch, and only hookflow's own loop can leave a batch out"
             raise UserError(Problem(message))
         return result
@@ -226,7 +226,7 @@ class AttachedLoop:
     def _require_turn(self, call: str) -> None:
         """Raise UserError unless an iteration is under way."""
         if self.cut_validation is not None:
-            self.mend()
+            self.close_validation()
         if self.phase is IterationPhase.NONE:
             raise UserError(Problem(f"{call} is for the body of `for it in run`"))
         if self.phase is IterationPhase.CLOSED:
@@ -331,7 +331,7 @@ class AttachedLoop:
     def close(self) -> None:
         """End the iteration, if one is under way: at the loop's next turn, or where a validation follows its step."""
         state = self.state
-        self.mend()
+        self.close_validation()
         if self.phase in (IterationPhase.NONE, IterationPhase.CLOSED):
             return
         if self.phase is IterationPhase.READY:
@@ -370,7 +370,7 @@ class AttachedLoop:
         """Fire `after_train`, and do what has been asked for: the user's block is over."""
         state = self.state
         safe_point = self.safe_point
-        self.mend()
+        self.close_validation()
         is_cut = self.phase is IterationPhase.OPEN and not self.is_validating
         if self.phase is IterationPhase.STEPPED:  # the loop was left by `break`
             self.close()

@@ -64,14 +64,14 @@ def collect_objects(
 ) -> LoopObjects:
     """Return the objects of a loop. Raises UserError for a wrong one, and for FSDP."""
     given = models if isinstance(models, Mapping) else {"model": NoModel() if models is None else models}
-    unwrapped = {name: _unwrapped_model(name, model) for name, model in given.items()}
+    unwrapped = {name: _unwrap_model(name, model) for name, model in given.items()}
     stepping: dict[str, Optimizer] = {}
     if optimizers is not None:
         if isinstance(optimizers, Mapping):
             named = optimizers
         else:
             named = {"optimizer": optimizers}
-        stepping = {name: _unwrapped_optimizer(name, optimizer) for name, optimizer in named.items()}
+        stepping = {name: _unwrap_optimizer(name, optimizer) for name, optimizer in named.items()}
     for name, each in kept.items():
         if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
             message = f'kept["{name}"] is a {type(each).__name__} without state_dict() and load_state_dict()'
@@ -89,7 +89,7 @@ def collect_objects(
     )
 
 
-def _unwrapped_model(name: str, model: Any) -> nn.Module:
+def _unwrap_model(name: str, model: Any) -> nn.Module:
     """Return a model without the wrappers of DDP, of the compiler, of Accelerate or of Fabric."""
     if not isinstance(model, nn.Module):
         raise UserError(Problem(f"{name} must be a torch.nn.Module, not a {type(model).__name__}"))
@@ -110,7 +110,7 @@ def _unwrapped_model(name: str, model: Any) -> nn.Module:
     return result
 
 
-def _unwrapped_optimizer(name: str, optimizer: Any) -> Optimizer:
+def _unwrap_optimizer(name: str, optimizer: Any) -> Optimizer:
     """Return an optimizer without the wrappers of Accelerate or of Fabric."""
     while type(optimizer).__name__ in ("AcceleratedOptimizer", "_FabricOptimizer", "FabricAdamW"):
         optimizer = optimizer.optimizer

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from hookflow.attached.loop import SET, AttachedLoop, CutValidation, IterationPhase, LoopStopped
+from hookflow.attached.loop import VALIDATION_SET, AttachedLoop, CutValidation, IterationPhase, LoopStopped
 from hookflow.errors import Problem, UserError
-from hookflow.hooks.tensors import evaluating
+from hookflow.hooks.tensors import enter_evaluation
 from hookflow.runner.data.batches import size_of
-from hookflow.runner.iteration.requests import SKIPPED
+from hookflow.runner.iteration.requests import SKIP_MARKER
 from hookflow.runner.logging.timing import VALIDATION
 from hookflow.runner.loop.evaluation import CheckedMetrics, WeightedMeans
 from hookflow.runner.model.task import as_number, single_numbers
@@ -50,25 +50,25 @@ class AttachedValidation:
         state = self._state
         if loop.is_validating:
             raise UserError(Problem("a validation is under way already"))
-        loop.mend()
+        loop.close_validation()
         if loop.phase is IterationPhase.STEPPED:
             loop.close()
         elif loop.phase is IterationPhase.OPEN:
             message = "a validation in the middle of an iteration has no state that could be saved"
             hint = "validate before the first forward pass of an iteration, or after the optimizer's step"
             raise UserError(Problem(message, hint=hint))
-        is_counted_already = self._resumed_at == state.iter == state.validated.get(SET) and not self.is_due
-        with self._evaluating():
+        is_counted_already = self._resumed_at == state.iter == state.validated.get(VALIDATION_SET) and not self.is_due
+        with self._enter_evaluation():
             if is_counted_already:
                 yield MetricDict()
             else:
-                yield from self._counted()
+                yield from self._record_metrics()
         if not is_counted_already:
             self._process()
         loop.context.timeline.restart()
 
     @contextmanager
-    def _evaluating(self) -> Iterator[None]:
+    def _enter_evaluation(self) -> Iterator[None]:
         """Compute without gradients, on random numbers of this place, with the models in evaluation."""
         loop = self._loop
         context = self._context
@@ -80,7 +80,7 @@ class AttachedValidation:
             stack.enter_context(context.timeline.excluded(VALIDATION))
             stack.enter_context(context.optimizer_modes.evaluating())
             stack.enter_context(context.consensus.evaluation())
-            stack.enter_context(loop.trainer.evaluation.seeded(SET))
+            stack.enter_context(loop.trainer.evaluation.seeded(VALIDATION_SET))
             loop.is_validating = True
             try:
                 yield
@@ -90,23 +90,23 @@ class AttachedValidation:
                 state.batch_idx = batch_idx
                 state.batches = batches
 
-    def _counted(self) -> Iterator[MutableMapping[str, Any]]:
+    def _record_metrics(self) -> Iterator[MutableMapping[str, Any]]:
         """Yield the dict of metrics, between the points of a validation, and record what it holds then."""
         state = self._state
         fire = self._engine.fire
         due = state.validation_due
         state.validation_due = ()
-        validated_before = state.validated.get(SET)
+        validated_before = state.validated.get(VALIDATION_SET)
         entered = len(self._engine.arounds)
         loop = self._loop
-        self._checkpoints.keep_state(validation_due=due or (SET,))
-        state.validated[SET] = state.iter
+        self._checkpoints.keep_state(validation_due=due or (VALIDATION_SET,))
+        state.validated[VALIDATION_SET] = state.iter
         began = time.perf_counter()
         try:
             with state.during("val"):
-                state.split = SET
+                state.split = VALIDATION_SET
                 fire("before_val")
-                with evaluating(self._context.parts.model):
+                with enter_evaluation(self._context.parts.model):
                     fire("before_val_epoch")
                     metrics = CheckedMetrics()
                     yield metrics
@@ -114,10 +114,12 @@ class AttachedValidation:
                     state.metrics_at = state.iter
                     fire("after_val_epoch", metrics)
                     result = {name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()}
-                    result = loop.trainer.evaluation.agreed(result)
+                    result = loop.trainer.evaluation.broadcast_metrics(result)
                     state.metrics = MappingProxyType(MetricDict(result))
                     fire("after_val", state.metrics)
-                    self._context.log.put("metrics", split=SET, v=result, seconds=time.perf_counter() - began)
+                    self._context.log.put(
+                        "metrics", split=VALIDATION_SET, v=result, seconds=time.perf_counter() - began
+                    )
         except BaseException:
             loop.cut_validation = CutValidation(entered, validated_before)
             raise
@@ -147,13 +149,13 @@ class AttachedValidation:
         outputs of a batch, and `run.report` has not been called.
         """
         if self._loop.is_validating:
-            yield from self._walked(loader)
+            yield from self._iterate_batches(loader)
             return
         with self.run() as metrics:
-            means = yield from self._walked(loader)
+            means = yield from self._iterate_batches(loader)
             metrics.update(means)
 
-    def _walked(self, loader: Iterable[Any]) -> Any:
+    def _iterate_batches(self, loader: Iterable[Any]) -> Any:
         state = self._state
         loop = self._loop
         needy = [b.hook for b in self._engine.plan.at("after_val_iter") if "outputs" in b.takes]
@@ -165,8 +167,8 @@ class AttachedValidation:
             state.batch_size = size_of(batch) or 0
             entered = len(self._engine.arounds)
             if counts:
-                batch = self._context.offer("before_val_iter", batch)
-            if batch is SKIPPED:
+                batch = self._context.fire_with_batch("before_val_iter", batch)
+            if batch is SKIP_MARKER:
                 self._engine.leave(entered)
                 continue
             loop.reported = {}

@@ -183,7 +183,7 @@ class TrainerDriver:
 
     def begin_iteration(self, batch: Any = None) -> None:
         """Begin an iteration, if none is under way, with its first batch where the trainer gives it."""
-        if self._is_in_iteration or self.wants_stop():
+        if self._is_in_iteration or self.should_stop():
             return
         next(self._turns, None)
         self.run.loop.open(batch)
@@ -216,11 +216,11 @@ class TrainerDriver:
             self.run.report(outputs)
         self.run.loop.close()
 
-    def wants_stop(self) -> bool:
+    def should_stop(self) -> bool:
         """Say whether hooks, a signal or a command ask for the end of the training."""
         return self.run.loop.safe_point.stop is not None
 
-    def wants_validation(self) -> bool:
+    def should_validate(self) -> bool:
         """Say whether hooks or a command ask for a validation."""
         return self.run.validation_due
 

@@ -6,21 +6,21 @@ from typing import Any
 
 from hookflow.callbacks.driver import STEP_POINTS, Hooks, TrainerDriver
 
-TRAINER = "Hugging Face's Trainer"
-TIMES = ("runtime", "per_second", "epoch")
+TRAINER_NAME = "Hugging Face's Trainer"
+TIMING_NAME_PARTS = ("runtime", "per_second", "epoch")
 """Parts of the names of numbers that are no metrics."""
 
 
 def make_callback(hooks: Hooks, overrides: Mapping[str, Any] | None, runs: str | None) -> Any:
     """Return a `TrainerCallback` that drives hooks."""
-    return _callback_class()(TrainerDriver(TRAINER, hooks, overrides, runs, points=STEP_POINTS))
+    return _callback_class()(TrainerDriver(TRAINER_NAME, hooks, overrides, runs, points=STEP_POINTS))
 
 
 def select_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics of an evaluation by hookflow's names: `eval_loss` is `loss`."""
     selected = {}
     for name, value in metrics.items():
-        if isinstance(value, int | float) and not name.endswith(TIMES):
+        if isinstance(value, int | float) and not name.endswith(TIMING_NAME_PARTS):
             selected[name.removeprefix("eval_")] = float(value)
     return selected
 
@@ -62,7 +62,7 @@ class TrainerEvents:
             return
         for name, value in logs.items():
             is_of_evaluation = name.startswith("eval_")
-            if isinstance(value, int | float) and not is_of_evaluation and not name.endswith(TIMES):
+            if isinstance(value, int | float) and not is_of_evaluation and not name.endswith(TIMING_NAME_PARTS):
                 self.driver.run.log(name, float(value))
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any], **given: Any) -> Any:
@@ -79,9 +79,9 @@ class TrainerEvents:
 
     def _follow(self, control: Any) -> Any:
         """Set the flags for what hooks, commands and signals ask for."""
-        if self.driver.wants_stop():
+        if self.driver.should_stop():
             control.should_training_stop = True
-        elif self.driver.wants_validation():
+        elif self.driver.should_validate():
             control.should_evaluate = True
         return control
 

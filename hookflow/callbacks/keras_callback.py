@@ -8,8 +8,8 @@ from hookflow.callbacks.driver import Hooks, TrainerDriver
 from hookflow.errors import Problem, UserError
 from hookflow.pipeline.registry import missing_package
 
-TRAINER = "Keras"
-POINTS = ("before_val", "before_val_epoch")
+TRAINER_NAME = "Keras"
+DRIVEN_POINTS = ("before_val", "before_val_epoch")
 
 
 def make_callback(hooks: Hooks, overrides: Mapping[str, Any] | None, runs: str | None) -> Any:
@@ -22,7 +22,7 @@ def make_callback(hooks: Hooks, overrides: Mapping[str, Any] | None, runs: str |
     if keras.backend.backend() != "torch":
         message = f"hookflow.callbacks.keras needs PyTorch, and Keras computes by {keras.backend.backend()}"
         raise UserError(Problem(message, hint='os.environ["KERAS_BACKEND"] = "torch", before keras is imported'))
-    return _callback_class()(TrainerDriver(TRAINER, hooks, overrides, runs, points=POINTS))
+    return _callback_class()(TrainerDriver(TRAINER_NAME, hooks, overrides, runs, points=DRIVEN_POINTS))
 
 
 class KerasEvents:
@@ -72,7 +72,7 @@ class KerasEvents:
         self.driver.end()
 
     def _follow(self) -> None:
-        if self.driver.wants_stop():
+        if self.driver.should_stop():
             self.model.stop_training = True
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from hookflow.callbacks.driver import STEP_POINTS, Hooks, TrainerDriver
 from hookflow.errors import Problem, UserError
 
-TRAINER = "Lightning's Trainer"
-PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-POINTS = (
+TRAINER_NAME = "Lightning's Trainer"
+LIGHTNING_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+DRIVEN_POINTS = (
     "after_forward",
     "before_backward",
     "after_backward",
@@ -24,11 +24,13 @@ POINTS = (
 
 def make_callback(hooks: Hooks, overrides: Mapping[str, Any] | None, runs: str | None) -> Any:
     """Return a `Callback` of Lightning that drives hooks, of the package that is installed."""
-    return _callback_class()(TrainerDriver(TRAINER, hooks, overrides, runs, points=POINTS, arguments=("batch",)))
+    return _callback_class()(
+        TrainerDriver(TRAINER_NAME, hooks, overrides, runs, points=DRIVEN_POINTS, arguments=("batch",))
+    )
 
 
 def _find_package() -> str:
-    for package in PACKAGES:
+    for package in LIGHTNING_PACKAGES:
         if find_spec(package.partition(".")[0]):
             return package
     hint = "pip install 'hookflow[lightning]'"
@@ -120,7 +122,7 @@ class LightningEvents:
         self.driver.fail(exception)
 
     def _follow(self, trainer: Any) -> None:
-        if self.driver.wants_stop():
+        if self.driver.should_stop():
             trainer.should_stop = True
 
 

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from hookflow.cli.output import FULL_DISK_ERRORS, echo, echo_error
 from hookflow.errors import Problem, UserError, Where
-from hookflow.text import drop_unprinted, print_error, printable, substitute_on
+from hookflow.text import drop_unprinted, make_printable, print_error, substitute_on
 from hookflow.version import __version__
 
 
@@ -40,7 +40,7 @@ def _quoted() -> Iterator[None]:
         yield
     except Exception as error:
         if hasattr(error, "format_message") and isinstance(getattr(error, "message", None), str):  # one of click's
-            error.message = printable(error.message) + _key_of_run(error)  # type: ignore[attr-defined]
+            error.message = make_printable(error.message) + _key_of_run(error)  # type: ignore[attr-defined]
         raise
 
 
@@ -94,12 +94,12 @@ def _find_places() -> dict[str, CommandPlace]:
     return places
 
 
-PLACES = _find_places()
+COMMAND_PLACES = _find_places()
 """The place of each command by its name."""
 
 
 def function_of(command: str) -> Callable[..., Any]:
-    place = PLACES[command]
+    place = COMMAND_PLACES[command]
     module = import_module(f"hookflow.cli.{place.module}")
     result: Callable[..., Any] = getattr(module, place.function)
     return result
@@ -109,16 +109,16 @@ class LazyCommands(Mapping[str, Any]):
     """The commands by name, each made at its first use."""
 
     def __getitem__(self, name: str) -> Any:
-        app_of_command = typer.Typer(add_completion=False, **SETTINGS)
-        register = app_of_command.command(name, rich_help_panel=PLACES[name].panel)
+        app_of_command = typer.Typer(add_completion=False, **TYPER_SETTINGS)
+        register = app_of_command.command(name, rich_help_panel=COMMAND_PLACES[name].panel)
         register(function_of(name))
         return typer.main.get_command(app_of_command)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(PLACES)
+        return iter(COMMAND_PLACES)
 
     def __len__(self) -> int:
-        return len(PLACES)
+        return len(COMMAND_PLACES)
 
 
 class CommandGroup(TyperGroup):
@@ -131,13 +131,13 @@ class CommandGroup(TyperGroup):
     invoke = _quoted()(TyperGroup.invoke)
 
 
-HELP = "Train with hooks that are nodes of a graph: ordered, timed and shown live."
-SETTINGS: Mapping[str, Any] = {
+PROGRAM_HELP = "Train with hooks that are nodes of a graph: ordered, timed and shown live."
+TYPER_SETTINGS: Mapping[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": "markdown",
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
-app = typer.Typer(cls=CommandGroup, help=HELP, no_args_is_help=True, **SETTINGS)
+app = typer.Typer(cls=CommandGroup, help=PROGRAM_HELP, no_args_is_help=True, **TYPER_SETTINGS)
 
 
 def _print_version(wanted: bool) -> None:

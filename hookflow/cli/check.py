@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import columns, echo, echo_json, exits_after_traceback, warn_of
+from hookflow.cli.output import columns, echo, echo_json, exit_after_traceback, warn_of
 from hookflow.errors import Problem, UserError
 from hookflow.numbers import size
 from hookflow.text import print_error
@@ -130,9 +130,9 @@ def _check_pipeline(loaded: "Loaded", plan: "Plan", *, observe: bool, commute: b
         _check_initial_weights(loaded)
     findings = Findings.of(loaded, plan, imports=imports)
     if commute:
-        from hookflow.trials.commute import commute as fire_both_ways
+        from hookflow.trials.commute import run_commute_trials as fire_both_ways
 
-        with exits_after_traceback():
+        with exit_after_traceback():
             commuted = fire_both_ways(loaded, plan, loaded.source.parent, warn_of)
         findings = replace(findings, commuted=commuted)
     return CheckResult(findings, observed)
@@ -150,12 +150,12 @@ def _check_initial_weights(loaded: "Loaded") -> None:
 
 def _json_report(result: CheckResult, *, offload: bool, imports: bool) -> dict[str, Any]:
     """Return the findings for editors, with the state of each hook's offloading where that is wanted."""
-    from hookflow.service.findings import offloading
+    from hookflow.service.findings import check_offloading
 
     findings = result.findings
     report = findings.to_json()
     if offload:
-        states, _ = offloading(findings.loaded, findings.plan, imports=imports)
+        states, _ = check_offloading(findings.loaded, findings.plan, imports=imports)
         report["offload"] = states
     return report
 
@@ -169,30 +169,30 @@ def _text_report(result: CheckResult, *, offload: bool, written: bool, imports: 
         lines += result.observed.lines(findings.ambiguous, width, written=written)
     if offload:
         lines.append("")
-        lines += _offload_table(findings.loaded, findings.plan, width, imports=imports)
+        lines += _format_offload_table(findings.loaded, findings.plan, width, imports=imports)
     return lines
 
 
-def _offload_table(loaded: "Loaded", plan: "Plan", width: int, *, imports: bool) -> Iterator[str]:
+def _format_offload_table(loaded: "Loaded", plan: "Plan", width: int, *, imports: bool) -> Iterator[str]:
     """Yield a row for each hook: the copies that its firings need, and whether it fires beside the training."""
-    from hookflow.service.findings import offloading
+    from hookflow.service.findings import check_offloading
 
-    states, offloaded_plan = offloading(loaded, plan, imports=imports)
+    states, offloaded_plan = check_offloading(loaded, plan, imports=imports)
     copies: dict[str, str] = {}
     if imports:
-        copies = _copies(loaded, offloaded_plan)
+        copies = _describe_copies(loaded, offloaded_plan)
     rows = [("hook", "copies", "beside the training")]
     for hook, state in states.items():
         rows.append((hook, copies.get(hook, ""), state))
     yield from columns(rows, "  ", width)
 
 
-def _copies(loaded: "Loaded", plan: "Plan") -> dict[str, str]:
+def _describe_copies(loaded: "Loaded", plan: "Plan") -> dict[str, str]:
     """Return for each offloaded hook of a plan the bytes and the time of its copies, as a short run has them."""
     if not any(hook.queue for hook in plan.hooks):
         return {}
-    from hookflow.trials.temporary_run import copies_made
+    from hookflow.trials.temporary_run import measure_copies
 
-    with exits_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is not of the report
-        copies = copies_made(loaded, plan, loaded.source.parent, warn_of)
+    with exit_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is not of the report
+        copies = measure_copies(loaded, plan, loaded.source.parent, warn_of)
     return {hook: f"{size(num_bytes)} in {ms:.2g} ms" for hook, (num_bytes, ms) in copies.items()}

@@ -13,9 +13,9 @@ import typer
 
 from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json
-from hookflow.cli.runs import FILTER
+from hookflow.cli.runs import FILTER_HELP
 from hookflow.errors import Problem, UserError, Where
-from hookflow.numbers import age, counted, number, size
+from hookflow.numbers import format_age, format_count, number, size
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hookflow.service.saved_checkpoints import SavedCheckpoint
 
 
-HEADINGS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state")
+COLUMN_HEADINGS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state")
 
 
 def checkpoints(
@@ -63,7 +63,7 @@ def _print_checkpoints(run: RunDir, saved: Sequence[SavedCheckpoint], whole: str
     if saved:
         state = read_run_summary(run, time.time()).state
         rows = [_table_row(checkpoint, state, whole) for checkpoint in saved]
-        echo("\n".join(columns([HEADINGS, *rows])))
+        echo("\n".join(columns([COLUMN_HEADINGS, *rows])))
     else:
         echo(f"no checkpoints in {short(run.checkpoints)}")
     unfinished = list_unfinished(run.checkpoints)
@@ -84,13 +84,13 @@ def _table_row(checkpoint: SavedCheckpoint, state: RunState, whole: str) -> tupl
     if checkpoint.bytes is not None:
         weight = size(checkpoint.bytes)
     if checkpoint.saved is not None:
-        saved_ago = age(time.time() - checkpoint.saved)
+        saved_ago = format_age(time.time() - checkpoint.saved)
     names = ",".join(checkpoint.names) or UNKNOWN_CELL
     condition = _state_cell(checkpoint, whole)
-    return checkpoint.name, names, iteration, epoch, _metrics_cell(checkpoint), weight, saved_ago, condition
+    return checkpoint.name, names, iteration, epoch, _format_metrics(checkpoint), weight, saved_ago, condition
 
 
-def _metrics_cell(checkpoint: SavedCheckpoint) -> str:
+def _format_metrics(checkpoint: SavedCheckpoint) -> str:
     if not checkpoint.metrics:
         return UNKNOWN_CELL
     text = " ".join(f"{name}={number(float(value))}" for name, value in checkpoint.metrics.items())
@@ -120,9 +120,9 @@ class PruningPlan:
 def prune(
     runs: Annotated[
         list[str] | None,
-        options.argument("[RUN]…", "Runs: paths, ids, or parts of ids; all if left out.", options.runs),
+        options.argument("[RUN]…", "Runs: paths, ids, or parts of ids; all if left out.", options.complete_runs),
     ] = None,
-    filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER)] = None,
+    filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER_HELP)] = None,
     every: Annotated[bool, typer.Option("--all", help="Also the newest, and those with a name as `best`.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
@@ -138,14 +138,14 @@ def prune(
     from hookflow.events.deletion import delete_checkpoints
 
     chosen = _choose_runs(runs or [], filter_, dir)
-    begun_with = _checkpoints_of_forks({dir.absolute(), *(run.path.parent.parent for run in chosen)})
+    begun_with = _list_checkpoints_of_forks({dir.absolute(), *(run.path.parent.parent for run in chosen)})
     plans = []
     for run in chosen:
-        plan = _plan_pruning(run, begun_with.get(run.id), every)
+        plan = _make_pruning_plan(run, begun_with.get(run.id), every)
         if plan.deleted:
             plans.append(plan)
     if not plans:
-        echo(f"no checkpoint of {counted(len(chosen), 'run')} is to be deleted")
+        echo(f"no checkpoint of {format_count(len(chosen), 'run')} is to be deleted")
         return
     _print_plans(plans)
     if not yes:
@@ -166,7 +166,7 @@ def _confirm(plans: Sequence[PruningPlan]) -> None:
     """Ask whether to delete; a no exits with 1. Raises UserError where there is no terminal."""
     if not sys.stdin.isatty():
         raise UserError(Problem("nobody can be asked here", Where("prune"), "add --yes to delete without a question"))
-    count = counted(sum(len(plan.deleted) for plan in plans), "checkpoint")
+    count = format_count(sum(len(plan.deleted) for plan in plans), "checkpoint")
     total_size = size(sum(plan.num_bytes for plan in plans))
     if not typer.confirm(f"Delete {count} ({total_size})?"):
         raise typer.Exit(1)
@@ -180,7 +180,7 @@ def _choose_runs(names: Sequence[str], condition: str | None, root: Path) -> lis
     chosen: list[RunDir] = []
     problems: list[Problem] = []
     for run in _find_runs(names, condition, root):
-        problem = _reason_to_keep(run)
+        problem = _find_reason_to_keep(run)
         if problem is None:
             chosen.append(run)
         else:
@@ -192,7 +192,7 @@ def _choose_runs(names: Sequence[str], condition: str | None, root: Path) -> lis
     return chosen
 
 
-def _reason_to_keep(run: RunDir) -> Problem | None:
+def _find_reason_to_keep(run: RunDir) -> Problem | None:
     """Return why the checkpoints of a run cannot be deleted, or None."""
     from hookflow.events.deletion import checkpoint_owner
     from hookflow.events.run_lock import is_locked
@@ -223,7 +223,7 @@ def _find_runs(names: Sequence[str], condition: str | None, root: Path) -> list[
     return [RunDir(path) for path in dict.fromkeys(listed)]
 
 
-def _checkpoints_of_forks(folders: Iterable[Path]) -> dict[str, set[str]]:
+def _list_checkpoints_of_forks(folders: Iterable[Path]) -> dict[str, set[str]]:
     """Return the names of the checkpoints that forks in these folders of runs began with, by the ids of their runs."""
     from hookflow.monitor.index import Index
 
@@ -238,7 +238,7 @@ def _checkpoints_of_forks(folders: Iterable[Path]) -> dict[str, set[str]]:
     return result
 
 
-def _plan_pruning(run: RunDir, begun_with: set[str] | None, every: bool) -> PruningPlan:
+def _make_pruning_plan(run: RunDir, begun_with: set[str] | None, every: bool) -> PruningPlan:
     """Return what is deleted of a run; forks of it have `begun_with` these checkpoints, None where there are none."""
     from hookflow.runner.checkpoint.manifest import list_apart, list_checkpoints, names_by_checkpoint
 

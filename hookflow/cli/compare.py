@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import brief, columns, echo, echo_json, format_cell, with_deltas
+from hookflow.cli.output import columns, echo, echo_json, format_briefly, format_cell, with_deltas
 from hookflow.errors import Problem, UserError, Where
-from hookflow.numbers import ms, number, signed
+from hookflow.numbers import format_ms, format_signed, number
 
 if TYPE_CHECKING:
     from textual.strip import Strip
 
-    from hookflow.graph.plan import Difference
-    from hookflow.monitor.compare import ComparedRun, Spent
+    from hookflow.graph.plan import PlanDifference
+    from hookflow.monitor.compare import ComparedRun, TimeRow
     from hookflow.service.code_comparison import CodeComparison
     from hookflow.service.pipelines import Target
 
@@ -45,7 +45,8 @@ Row = tuple[str, ...]
 
 def compare(
     targets: Annotated[
-        list[str], options.argument("A B…", "Pipeline files or runs: ids, names or folders.", options.files_and_runs)
+        list[str],
+        options.argument("A B…", "Pipeline files or runs: ids, names or folders.", options.complete_files_and_runs),
     ],
     format_: Annotated[
         Literal["text", "diff", "json", "html"],
@@ -69,12 +70,12 @@ def compare(
 
     Example: `hookflow compare A B --format diff` prints every line of the pipelines and of the code that differs.
     """
-    from hookflow.monitor.compare import LETTERS
+    from hookflow.monitor.compare import RUN_LETTERS
 
-    if not 2 <= len(targets) <= len(LETTERS):
-        message = f"compares 2 to {len(LETTERS)} pipelines or runs, and there are {len(targets)}"
+    if not 2 <= len(targets) <= len(RUN_LETTERS):
+        message = f"compares 2 to {len(RUN_LETTERS)} pipelines or runs, and there are {len(targets)}"
         raise UserError(Problem(message, Where("compare"), "hookflow compare A B"))
-    comparison = Comparison.read(targets, dir)
+    comparison = TargetComparison.read(targets, dir)
     if format_ == "json":
         echo_json(_comparison_data(comparison))
     elif format_ == "html":
@@ -87,16 +88,16 @@ def compare(
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class TargetComparison:
     """The targets, and what differs between the first and each other; a run is None for a file."""
 
     targets: Sequence[Target]
-    differences: Sequence[Difference]
+    differences: Sequence[PlanDifference]
     codes: Sequence[CodeComparison]
     runs: Sequence[ComparedRun | None]
 
     @classmethod
-    def read(cls, names: Sequence[str], folder: Path) -> Comparison:
+    def read(cls, names: Sequence[str], folder: Path) -> TargetComparison:
         """Open the pipelines and runs with these names, and compare them."""
         from hookflow.graph.plan import difference
         from hookflow.monitor.compare import ComparedRun
@@ -135,16 +136,16 @@ class Comparison:
     @property
     def run_headings(self) -> list[str]:
         """The letters of the runs among all targets, with the ends of their ids."""
-        from hookflow.monitor.compare import LETTERS
+        from hookflow.monitor.compare import RUN_LETTERS
 
         headings = []
-        for letter, run in zip(LETTERS, self.runs, strict=False):
+        for letter, run in zip(RUN_LETTERS, self.runs, strict=False):
             if run is not None:
                 headings.append(f"{letter} {run.short}")
         return headings
 
 
-def _comparison_data(comparison: Comparison) -> dict[str, Any]:
+def _comparison_data(comparison: TargetComparison) -> dict[str, Any]:
     first, *others = comparison.targets
     differences = []
     for other, difference, code in zip(others, comparison.differences, comparison.codes, strict=True):
@@ -158,20 +159,20 @@ def _comparison_data(comparison: Comparison) -> dict[str, Any]:
 
 def _run_data(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Return what runs have beyond their pipelines; lists are in the order of `runs`."""
-    from hookflow.monitor.compare import results, times, times_once, unequal
+    from hookflow.monitor.compare import compute_one_time_costs, compute_times, find_differences, results
 
     parents = [compared.run.parent() for compared in runs]
     return {
         "runs": [compared.run.id for compared in runs],
         "parents": [parent and parent._asdict() for parent in parents],
-        "environment": unequal([compared.environment for compared in runs]),
+        "environment": find_differences([compared.environment for compared in runs]),
         "metrics": results([compared.state for compared in runs]),
-        "ns_per_iteration": {row.name: row.ns for row in times(runs)},
-        "ns_once": {row.name: row.ns for row in times_once(runs)},
+        "ns_per_iteration": {row.name: row.ns for row in compute_times(runs)},
+        "ns_once": {row.name: row.ns for row in compute_one_time_costs(runs)},
     }
 
 
-def _print_page(comparison: Comparison) -> None:
+def _print_page(comparison: TargetComparison) -> None:
     from hookflow.report.comparison import render_comparison
 
     runs = comparison.known_runs
@@ -182,7 +183,7 @@ def _print_page(comparison: Comparison) -> None:
     echo(page.removesuffix("\n"))
 
 
-def _print_comparison(comparison: Comparison) -> None:
+def _print_comparison(comparison: TargetComparison) -> None:
     from hookflow.service.differences import difference_lines
 
     first, *others = comparison.targets
@@ -200,7 +201,7 @@ def _print_comparison(comparison: Comparison) -> None:
         _print_curves(runs)
 
 
-def _print_unified(comparison: Comparison) -> None:
+def _print_unified(comparison: TargetComparison) -> None:
     from hookflow.service.differences import unified_lines
 
     first, *others = comparison.targets
@@ -211,10 +212,10 @@ def _print_unified(comparison: Comparison) -> None:
 
 def _print_forks(runs: Sequence[ComparedRun]) -> None:
     """Print which runs were forked, and from which."""
-    from hookflow.monitor.compare import LETTERS
+    from hookflow.monitor.compare import RUN_LETTERS
 
-    letters = {compared.run.id: letter for letter, compared in zip(LETTERS, runs, strict=False)}
-    for letter, compared in zip(LETTERS, runs, strict=False):
+    letters = {compared.run.id: letter for letter, compared in zip(RUN_LETTERS, runs, strict=False)}
+    for letter, compared in zip(RUN_LETTERS, runs, strict=False):
         parent = compared.run.parent()
         if parent is not None:
             origin = letters.get(parent.run, parent.run)
@@ -226,16 +227,16 @@ def run_tables(headings: Sequence[str], runs: Sequence[ComparedRun]) -> dict[str
 
     The first row has the headings.
     """
-    from hookflow.monitor.compare import times, times_once
+    from hookflow.monitor.compare import compute_one_time_costs, compute_times
 
     changes = [f"Δ to {headings[0][0]}"] * (len(headings) - 1)
     with_changes = with_deltas(headings, changes)
-    once = [_time_row(row, "") for row in times_once(runs)[:MAX_TIMES]]
+    once = [_time_row(row, "") for row in compute_one_time_costs(runs)[:MAX_TIMES]]
     return {
         "Metrics": [("metric", "", *with_changes), *_metric_rows(runs)],
-        "Where the time went": [("ms an iteration", *with_changes, ""), *_time_rows(times(runs))],
+        "Where the time went": [("ms an iteration", *with_changes, ""), *_time_rows(compute_times(runs))],
         "Before and after the training": [("ms, once", *with_changes, ""), *once],
-        "Environment": [("environment", *headings), *_environment_rows(runs)],
+        "Environment": [("environment", *headings), *_compare_environments(runs)],
     }
 
 
@@ -255,37 +256,37 @@ def _metric_rows(runs: Sequence[ComparedRun]) -> list[Row]:
 def _format_change(first: float | None, other: float | None) -> str:
     if first is None or other is None:
         return ""
-    return signed(other - first, number)
+    return format_signed(other - first, number)
 
 
-def _time_rows(times: Sequence[Spent]) -> list[Row]:
+def _time_rows(times: Sequence[TimeRow]) -> list[Row]:
     """Return the largest differences, and the whole iteration at the end."""
-    from hookflow.monitor.compare import WHOLE
+    from hookflow.monitor.compare import ITERATION_ROW
 
-    parts = [row for row in times if row.name != WHOLE and abs(row.delta) >= MIN_DIFFERENCE]
+    parts = [row for row in times if row.name != ITERATION_ROW and abs(row.delta) >= MIN_DIFFERENCE]
     longest = max((abs(row.delta) for row in parts), default=1.0)
     rows = []
     for row in parts[:MAX_TIMES]:
         bar = "━" * round(BAR_WIDTH * abs(row.delta) / longest)
         rows.append(_time_row(row, bar))
-    rows += [_time_row(row, "") for row in times if row.name == WHOLE]
+    rows += [_time_row(row, "") for row in times if row.name == ITERATION_ROW]
     return rows
 
 
-def _time_row(row: Spent, bar: str) -> Row:
-    cells = [format_cell(ns, ms) for ns in row.ns]
-    changes = [signed(delta) for delta in row.deltas]
+def _time_row(row: TimeRow, bar: str) -> Row:
+    cells = [format_cell(ns, format_ms) for ns in row.ns]
+    changes = [format_signed(delta) for delta in row.deltas]
     return row.name, *with_deltas(cells, changes), f"{bar} {row.change}".strip()
 
 
-def _environment_rows(runs: Sequence[ComparedRun]) -> list[Row]:
+def _compare_environments(runs: Sequence[ComparedRun]) -> list[Row]:
     """Return what differs in the code and the machine, then in packages."""
-    from hookflow.monitor.compare import unequal
+    from hookflow.monitor.compare import find_differences
 
-    differing = unequal([compared.environment for compared in runs])
+    differing = find_differences([compared.environment for compared in runs])
     rows = []
     for key in sorted(differing, key=_is_version):
-        values = [brief(value) for value in differing[key]]
+        values = [format_briefly(value) for value in differing[key]]
         rows.append((key, *values))
     return rows
 
@@ -300,11 +301,11 @@ def _is_version(key: str) -> bool:
 
 def _print_curves(runs: Sequence[ComparedRun]) -> None:
     """Print the curves of the first metric and of the loss over one another, in colours on a terminal."""
-    from hookflow.monitor.compare import metrics_of, names_of
+    from hookflow.monitor.compare import list_metrics, names_of
     from hookflow.monitor.run_curves import draw_run_curves
     from hookflow.service.differences import MAX_LINE_WIDTH
 
-    first_metric = metrics_of([compared.state for compared in runs])[:1]
+    first_metric = list_metrics([compared.state for compared in runs])[:1]
     known = names_of(runs)
     width = min(shutil.get_terminal_size().columns, MAX_LINE_WIDTH)
     for name in dict.fromkeys([*first_metric, "loss"]):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import IN_BROWSER, check_terminal, columns, echo, has_terminal, transient_line
+from hookflow.cli.output import IN_BROWSER, check_terminal, columns, echo, has_terminal, show_transient_line
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import print_error
 
@@ -49,16 +49,16 @@ def ctl(
 
     Example: `hookflow ctl cifar set grad_clip.max_norm=0.5`
     """
-    from hookflow.events.commands import COMMANDS, wrong
-    from hookflow.service.runs import recorded_plan
+    from hookflow.events.commands import COMMANDS, find_command_problem
+    from hookflow.service.runs import read_recorded_plan
 
     run_dir = _find_running(run, dir)
-    settable = recorded_plan(run_dir).settable
+    settable = read_recorded_plan(run_dir).settable
     if command is None:
         _print_commands(settable)
         return
     words = args or []
-    reason = wrong(command, words, settable)
+    reason = find_command_problem(command, words, settable)
     if reason:
         raise UserError(Problem(reason, Where("COMMAND")))
     if COMMANDS[command].destructive and not yes:
@@ -104,22 +104,22 @@ def now(
 
     Example: `hookflow now cifar`
     """
-    from hookflow.monitor.feed import Live
+    from hookflow.monitor.feed import LogFollower
     from hookflow.monitor.health import inside_of, judge
-    from hookflow.monitor.process_watch import RanksHere, look_inside, stacks
+    from hookflow.monitor.process_watch import LocalRanks, read_stacks, read_training_places
     from hookflow.monitor.ranks import NO_PLAN
 
     run_dir = _find_running(run, dir)
-    live = Live(run_dir, kept=True)
+    live = LogFollower(run_dir, kept=True)
     live.read_all()
     state = live.state
     plan = live.plan or NO_PLAN
     health = judge(run_dir, state, time.time())
     echo(f"{health.glyph} {health.condition} at iteration {state.it:,}, {state.stage}")
-    pids = RanksHere.of(state).pids
-    for rank, (binding, seconds) in sorted(look_inside(run_dir, pids).items()):
+    pids = LocalRanks.of(state).pids
+    for rank, (binding, seconds) in sorted(read_training_places(run_dir, pids).items()):
         echo(f"rank {rank} (pid {pids[rank]}): {inside_of(plan, binding, seconds)}")
-        frames = stacks(run_dir, {rank: pids[rank]})[rank]
+        frames = read_stacks(run_dir, {rank: pids[rank]})[rank]
         echo("\n".join(f"  {frame}" for frame in frames) or "  its stack is not known: install py-spy")
 
 
@@ -240,7 +240,7 @@ def _print_end(run: RunDir) -> None:
 
     seen = read_run_summary(run, time.time())
     echo(f"{seen.health.glyph} {seen.health.condition} at iteration {seen.state.it:,}")
-    at = run.resumes_at()
+    at = run.find_resume_iteration()
     if at is not None and seen.health.condition != "finished":
         echo(f"resume from iteration {at:,}: {resume_command(run)}")
 
@@ -265,11 +265,11 @@ def watch(
 
     Example: `hookflow watch cifar --replay`
     """
-    with transient_line(f"reading {dir} …"):
+    with show_transient_line(f"reading {dir} …"):
         from hookflow.events.rundir import short
         from hookflow.service.runs import find_run
 
-        living = [] if replay else _living_runs(dir)
+        living = [] if replay else _list_training_runs(dir)
         if living and run is None:
             run_dir = living[0]
         else:
@@ -297,12 +297,12 @@ def watch(
 
 def _show_dashboard(run_dir: RunDir, **choices: Any) -> int:
     """Show the dashboard with these choices of `MonitorApp`, and return its exit code."""
-    with transient_line(f"opening {run_dir.id} …"):
-        from hookflow.monitor.app import MonitorApp, pages_of_actions
+    with show_transient_line(f"opening {run_dir.id} …"):
+        from hookflow.monitor.app import MonitorApp, list_pages_of_actions
         from hookflow.monitor.settings import load
         from hookflow.monitor.summary import print_summary
 
-        app = MonitorApp(run_dir, preferences=load(pages_of_actions()), **choices)
+        app = MonitorApp(run_dir, preferences=load(list_pages_of_actions()), **choices)
     app.run()
     if not IN_BROWSER:  # else the output is the channel to the page
         print_summary(app.run_dir, sys.stdout)
@@ -315,8 +315,8 @@ def _print_lines(run_dir: RunDir, *, as_json: bool) -> int:
     from hookflow.monitor.progress_bars import can_show_bars
 
     if as_json:
-        return plain.follow_json(run_dir, sys.stdout)
-    return plain.follow(run_dir, sys.stdout, bars=can_show_bars(sys.stdout))
+        return plain.print_records(run_dir, sys.stdout)
+    return plain.print_run(run_dir, sys.stdout, bars=can_show_bars(sys.stdout))
 
 
 def _serve(run_dir: RunDir, run: str | None, folder: Path, replay_speed: float | None, *, readonly: bool) -> None:
@@ -344,17 +344,17 @@ def _print_address(address: str) -> None:
     sys.stdout.flush()
 
 
-def _living_runs(folder: Path) -> list[RunDir]:
+def _list_training_runs(folder: Path) -> list[RunDir]:
     """Return the runs of a folder that train, the newest first.
 
     A run of another machine that has stalled is none of them: it is unknown whether its process is still there.
     """
-    from hookflow.monitor.health import ALIVE
+    from hookflow.monitor.health import ALIVE_CONDITIONS
     from hookflow.monitor.index import Index
 
     living = []
     for row in Index(folder).refresh():
         status = row.values["status"]
-        if status in ALIVE and (status != "stalled" or row.run.life() == "alive"):
+        if status in ALIVE_CONDITIONS and (status != "stalled" or row.run.life() == "alive"):
             living.append(row.run)
     return living

@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import check_writable, columns, echo, echo_json, exits_after_traceback, opened, warn_of
+from hookflow.cli.output import (
+    check_writable,
+    columns,
+    echo,
+    echo_json,
+    exit_after_traceback,
+    open_output_file,
+    warn_of,
+)
 from hookflow.errors import Problem, UserError, Where
-from hookflow.numbers import counted, number
+from hookflow.numbers import format_count, number
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
 
 
 CHECKPOINT_HELP = "A checkpoint's folder, a run (its newest good one), or RUN:NAME such as cifar:best."
-CheckpointArgument = Annotated[str | None, options.argument("CHECKPOINT", CHECKPOINT_HELP, options.runs)]
+CheckpointArgument = Annotated[str | None, options.argument("CHECKPOINT", CHECKPOINT_HELP, options.complete_runs)]
 
 SPLIT_HELP = "The data to predict: test, val, or a set by its name, val.ood."
 PredictedSplit = Annotated[str, typer.Option("--split", metavar="SET", help=SPLIT_HELP)]
@@ -65,7 +73,7 @@ def _evaluate(
 
     prepare_exit()
     run_dir, path = find_checkpoint(named, root, warn_of_line)
-    with exits_after_traceback(), redirect_stdout(sys.stderr):
+    with exit_after_traceback(), redirect_stdout(sys.stderr):
         evaluate = partial(Trainer.evaluate, average=average)
         evaluation = with_checkpoint(evaluate, run_dir, path, split, overrides or (), warn_of, without=without or ())
     evaluated = EvaluatedCheckpoint(run_dir, path, split, evaluation)
@@ -114,9 +122,9 @@ def _print_text(evaluated: EvaluatedCheckpoint, lines: Sequence[str]) -> None:
 
 def _describe_data(info: Mapping[str, Any]) -> str:
     if info["examples"]:
-        amount = counted(info["examples"], "example")
+        amount = format_count(info["examples"], "example")
     else:
-        amount = counted(info["batches"], "batch")
+        amount = format_count(info["batches"], "batch")
     if info["synthetic"]:
         return f"{amount} of SYNTHETIC {info['name']}"
     return f"{amount} of {info['name']}"
@@ -179,10 +187,10 @@ def predict(
 
     Example: `hookflow predict cifar:best --out predictions.jsonl`
     """
-    from hookflow.hooks.builtin.predict import WRITERS
+    from hookflow.hooks.builtin.predict import WRITER_BY_SUFFIX
 
-    if out.suffix not in WRITERS:
-        *others, last = WRITERS
+    if out.suffix not in WRITER_BY_SUFFIX:
+        *others, last = WRITER_BY_SUFFIX
         hint = f"use {', '.join(others)} or {last}"
         raise UserError(Problem(f'unknown format "{out.suffix}"', Where("--out"), hint))
     check_writable(out)
@@ -193,15 +201,15 @@ def predict(
 
     prepare_exit()
     run_dir, path = find_checkpoint(checkpoint, dir, warn_of_line)
-    with exits_after_traceback(), redirect_stdout(sys.stderr):
+    with exit_after_traceback(), redirect_stdout(sys.stderr):
         predict_split = partial(Trainer.predict, average=average)
         evaluation = with_checkpoint(
             predict_split, run_dir, path, split, set_ or (), warn_of, single=True, without=without or ()
         )
     evaluated = EvaluatedCheckpoint(run_dir, path, split, evaluation)
     predictions = evaluation.result
-    with opened(out) as file:
-        write = WRITERS[out.suffix]
+    with open_output_file(out) as file:
+        write = WRITER_BY_SUFFIX[out.suffix]
         write(file, predictions)
     shapes = {name: list(rows.shape) for name, rows in predictions.items()}
     if format_ == "json":

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.graph.points import POINTS, Point, Points
-from hookflow.pipeline.registry import COMPONENTS, HOOKS
+from hookflow.graph.points import DEFAULT_POINTS, Point, Points
+from hookflow.pipeline.registry import HOOKS, REGISTRIES
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from hookflow.graph.plan import Binding
     from hookflow.hooks.inspect import Description
-    from hookflow.pipeline.json_schema import Declared
+    from hookflow.pipeline.json_schema import DeclaredKey
     from hookflow.service.pipelines import Target
 
 
@@ -55,7 +55,7 @@ def explain(
     if pipeline is not None:
         target = open_target(pipeline, imports=not no_import, runs=dir)
     imports = not no_import
-    points = POINTS
+    points = DEFAULT_POINTS
     if target is not None:
         imports = imports and target.imports
         points = target.plan.points
@@ -64,29 +64,29 @@ def explain(
     tables = {key.split(".")[0] for key in all_keys()}
     is_key = not what or "." in what or what in tables
     hook_argument = re.fullmatch(r"hooks\.([^.*]+)\.args\.[^.]+", what)
-    chosen_points = _points_named(what, points)
+    chosen_points = _find_points(what, points)
     if what == "points":
-        lines = _points(target, width)
+        lines = _format_points(target, width)
     elif chosen_points:
-        lines = _rows(chosen_points, target, width)
+        lines = _format_point_rows(chosen_points, target, width)
     elif hook_argument:
         lines = hooks.described(hook_argument[1], width)
     elif what == "hooks":
-        lines = hooks.listed(width)
+        lines = hooks.list_hooks_by_origin(width)
     elif ":" in what or what in HOOKS.names() or (target is not None and not is_key):
         lines = hooks.described(what, width)
     else:
-        lines = _page(_declared(what), min(width, 100))
+        lines = _format_page(_find_declaration(what), min(width, 100))
     echo("\n".join(lines))
 
 
-def _points_named(name: str, points: Points) -> list[Point]:
+def _find_points(name: str, points: Points) -> list[Point]:
     """Return the point of a name, or both points of an operation that hooks stand around: `around_val`."""
-    names = points.points_of_around(name) or (name,)
+    names = points.find_points_of_around(name) or (name,)
     return [point for point in points if point.name in names]
 
 
-def _declared(key: str) -> Declared:
+def _find_declaration(key: str) -> DeclaredKey:
     """Return the declaration of a key. Raises UserError with the nearest key, hook or point where there is none."""
     from hookflow.hooks.foreign_names import translate_point
     from hookflow.pipeline.json_schema import find_key
@@ -98,11 +98,11 @@ def _declared(key: str) -> Declared:
             raise
         hint = error.problems[0].hint
         if "did you mean" not in hint and f".{key}" not in hint:  # keys of this very name, in other tables
-            hint = translate_point(key) or nearest(key, (*HOOKS.names(), *POINTS.names)) or hint
+            hint = translate_point(key) or nearest(key, (*HOOKS.names(), *DEFAULT_POINTS.names)) or hint
         raise UserError(Problem(f'"{key}" is neither a key, a hook nor a point', hint=hint)) from None
 
 
-def _page(declared: Declared, width: int) -> Iterator[str]:
+def _format_page(declared: DeclaredKey, width: int) -> Iterator[str]:
     from hookflow.pipeline.json_schema import find_key
 
     if declared.key:
@@ -110,7 +110,7 @@ def _page(declared: Declared, width: int) -> Iterator[str]:
     yield from textwrap.wrap(declared.about, width)
     yield ""
     if declared.key:
-        yield from _facts_of_key(declared)
+        yield from _format_key_facts(declared)
     if not declared.keys:
         return
     if declared.key:
@@ -127,7 +127,7 @@ def _page(declared: Declared, width: int) -> Iterator[str]:
     yield from columns(rows, "  ", width)
 
 
-def _facts_of_key(declared: Declared) -> Iterator[str]:
+def _format_key_facts(declared: DeclaredKey) -> Iterator[str]:
     """Yield a line each for a key's type, default and example, as far as it has them."""
     kind = declared.type
     if declared.required:
@@ -150,28 +150,28 @@ POINT_SUFFIXES = {
 }
 """The suffix of a point by its kind."""
 
-LEGEND = """\
+LOOP_LEGEND = """\
 · a step of one iteration   + the pipeline's own   PyTorch's hooks:
 ○ on what `modules` picks   ◇ on what `parameters` picks
 ● on everything: every module, optimizer or model
 Every point offers run; what it offers beside that stands in brackets."""
 
 
-def _points(target: Target | None, width: int) -> Iterator[str]:
+def _format_points(target: Target | None, width: int) -> Iterator[str]:
     """Yield each point below its label, with what it offers, and the hooks of a pipeline in their order."""
     from hookflow.service.pipelines import warn_unknown
 
-    points = POINTS
+    points = DEFAULT_POINTS
     if target is not None:
         points = target.plan.points
         warn_unknown(target.plan)
-    yield from _rows(list(points), target, width)
-    yield f"\n{LEGEND}"
+    yield from _format_point_rows(list(points), target, width)
+    yield f"\n{LOOP_LEGEND}"
     pairs = ", ".join(f"around_{pair}" for pair in points.pairs)
     yield textwrap.fill(f"A generator that yields once can stand around a pair: {pairs}.", 80)
 
 
-def _rows(points: Sequence[Point], target: Target | None, width: int) -> Iterator[str]:
+def _format_point_rows(points: Sequence[Point], target: Target | None, width: int) -> Iterator[str]:
     """Yield the points as two columns: the label of each, and its sentence with the hooks of the pipeline below."""
     least_depth = min(point.depth for point in points)
     labels = []
@@ -218,22 +218,22 @@ def _describe_binding(binding: Binding) -> str:
 def schema_of_pipelines() -> dict[str, Any]:
     """Return the JSON Schema of a pipeline file, with the points and the arguments of the built-in hooks."""
     from hookflow.pipeline.json_schema import json_schema
-    from hookflow.pipeline.use import refer
+    from hookflow.pipeline.use import resolve_use
 
-    points = {point.name: point.about for point in POINTS}
-    pairs = {f"around_{pair}": f"from before_{pair} to {closing}" for pair, closing in POINTS.pairs.items()}
-    hooks = {name: arguments(refer(use, Path(), None)) for name, use in HOOKS.built_in.items()}
+    points = {point.name: point.about for point in DEFAULT_POINTS}
+    pairs = {f"around_{pair}": f"from before_{pair} to {closing}" for pair, closing in DEFAULT_POINTS.pairs.items()}
+    hooks = {name: make_argument_model(resolve_use(use, Path(), None)) for name, use in HOOKS.built_in.items()}
     return json_schema(hooks, {**points, **pairs})
 
 
-def arguments(hook: Any) -> type[BaseModel]:
+def make_argument_model(hook: Any) -> type[BaseModel]:
     """Return the arguments of a hook's class as the fields of a model."""
     import inspect
     import typing
 
     from pydantic import ConfigDict, create_model
 
-    from hookflow.hooks.inspect import about
+    from hookflow.hooks.inspect import read_summary
 
     hints = typing.get_type_hints(hook.__init__, include_extras=True)
     fields: dict[str, Any] = {}
@@ -242,7 +242,7 @@ def arguments(hook: Any) -> type[BaseModel]:
         if default is parameter.empty:
             default = ...  # which makes it a required field
         fields[name] = (hints.get(name, Any), default)
-    return create_model(hook.__name__, __config__=ConfigDict(extra="forbid"), __doc__=about(hook), **fields)
+    return create_model(hook.__name__, __config__=ConfigDict(extra="forbid"), __doc__=read_summary(hook), **fields)
 
 
 class _HookPages:
@@ -259,17 +259,17 @@ class _HookPages:
         if imports:
             self._find = find_hook
 
-    def listed(self, width: int) -> Iterator[str]:
+    def list_hooks_by_origin(self, width: int) -> Iterator[str]:
         """Yield the hooks by where they come from, and the other components of installed packages."""
-        sections = {"built in": self._built_in_rows(), "from installed packages": self._offered_rows()}
-        for registry in COMPONENTS:  # these are not imported: most of them would import torch
+        sections = {"built in": self._list_built_in_rows(), "from installed packages": self._list_offered_rows()}
+        for registry in REGISTRIES:  # these are not imported: most of them would import torch
             rows = []
             for offer in registry.offered():
                 use = registry.clash(offer) or offer.use
                 rows.append((offer.name, f"{offer.package}: {use}"))
             sections[f"{registry.kind}s from installed packages"] = rows
         if self.target is not None:
-            sections[f"used by {self.target.name}"] = self._used_rows(self.target)
+            sections[f"used by {self.target.name}"] = self._list_used_rows(self.target)
         for title, rows in sections.items():
             if rows:
                 yield title
@@ -277,25 +277,25 @@ class _HookPages:
                 yield ""
         yield "hookflow explain NAME describes one of them."
 
-    def _built_in_rows(self) -> list[tuple[str, str]]:
+    def _list_built_in_rows(self) -> list[tuple[str, str]]:
         from hookflow.pipeline.load import DEFAULT_HOOKS
 
         rows = []
         for name, use in HOOKS.built_in.items():
-            sentence = self._sentence(use)
+            sentence = self._read_summary(use)
             if name in DEFAULT_HOOKS:
                 sentence += " (default)"
             rows.append((name, sentence))
         return rows
 
-    def _offered_rows(self) -> list[tuple[str, str]]:
+    def _list_offered_rows(self) -> list[tuple[str, str]]:
         rows = []
         for offer in HOOKS.offered():
-            sentence = HOOKS.clash(offer) or self._sentence(offer.use)
+            sentence = HOOKS.clash(offer) or self._read_summary(offer.use)
             rows.append((offer.name, f"{offer.package}: {sentence}"))
         return rows
 
-    def _used_rows(self, target: Target) -> list[tuple[str, str]]:
+    def _list_used_rows(self, target: Target) -> list[tuple[str, str]]:
         planned = {hook.name: hook.written_args for hook in target.plan.hooks}
         rows = []
         for name, node in target.loaded.pipeline.hooks.items():
@@ -305,37 +305,37 @@ class _HookPages:
                 rows.append((name, f"{node.use}, switched off"))
         return rows
 
-    def _sentence(self, use: str) -> str:
+    def _read_summary(self, use: str) -> str:
         """Return the summary of a hook, or what is wrong with it: a broken hook does not hide the others."""
-        from hookflow.hooks.compile import looking_at
-        from hookflow.hooks.inspect import about
+        from hookflow.hooks.compile import report_inspection_errors
+        from hookflow.hooks.inspect import read_summary
 
         try:
-            with looking_at(use):
-                return about(self._find(use, Path(), None))
+            with report_inspection_errors(use):
+                return read_summary(self._find(use, Path(), None))
         except UserError as error:
             return "; ".join(problem.message for problem in error.problems)
 
     def described(self, name: str, width: int) -> Iterator[str]:
         """Yield the page of a hook: its summary, methods, slots, place, arguments, and an example."""
-        from hookflow.hooks.compile import looking_at
-        from hookflow.hooks.inspect import Description, about
+        from hookflow.hooks.compile import report_inspection_errors
+        from hookflow.hooks.inspect import Description, read_summary
         from hookflow.hooks.registry import NotImported
 
         use = name
         table = ""
-        points = POINTS
+        points = DEFAULT_POINTS
         if self.target is not None:
             points = self.target.plan.points
             node = self.target.loaded.pipeline.hooks.get(name)
             if node is not None:
                 use = node.use
                 table = name
-        with looking_at(use):
+        with report_inspection_errors(use):
             hook = self._find(use, self._base, None)
             if hook is NotImported:
                 yield use
-                yield about(hook)
+                yield read_summary(hook)
                 return
             description = Description(hook, points)
         if ":" in use:
@@ -344,14 +344,14 @@ class _HookPages:
             yield f"{use}  ({hook.__module__}:{hook.__qualname__})"
         yield from _wrap(description.about, width)
         yield ""
-        yield from _issues(description)
-        yield from _methods(description)
+        yield from _format_issues(description)
+        yield from _format_methods(description)
         yield ""
-        yield from _place_in_order(description)
-        yield from _capabilities(description, width)
+        yield from _format_place_in_order(description)
+        yield from _format_capabilities(description, width)
         if name == use:
             yield from _default_note(name, width)
-        yield from _arguments(description, width)
+        yield from _format_arguments(description, width)
         yield "in a pipeline"
         yield textwrap.indent(description.as_toml(table or _table_name(use), use), "  ")
 
@@ -388,7 +388,7 @@ def _format_capability(value: object) -> str:
     return "by its arguments"
 
 
-def _issues(description: Description) -> Iterator[str]:
+def _format_issues(description: Description) -> Iterator[str]:
     for message, hint in description.issues:
         if hint:
             yield f"wrong: {message}; {hint}\n"
@@ -396,7 +396,7 @@ def _issues(description: Description) -> Iterator[str]:
             yield f"wrong: {message}\n"
 
 
-def _place_in_order(description: Description) -> Iterator[str]:
+def _format_place_in_order(description: Description) -> Iterator[str]:
     """Yield what a hook's class says of its place among others, if it says anything."""
     if description.place:
         for key, value in description.place.items():
@@ -404,7 +404,7 @@ def _place_in_order(description: Description) -> Iterator[str]:
         yield ""
 
 
-def _capabilities(description: Description, width: int) -> Iterator[str]:
+def _format_capabilities(description: Description, width: int) -> Iterator[str]:
     rows = []
     for key, value in description.capabilities.declared():
         rows.append((key, _format_capability(value)))
@@ -424,14 +424,14 @@ def _default_note(name: str, width: int) -> Iterator[str]:
         yield ""
 
 
-def _arguments(description: Description, width: int) -> Iterator[str]:
+def _format_arguments(description: Description, width: int) -> Iterator[str]:
     if description.arguments:
         yield "arguments"
         yield from columns(_argument_rows(description), "  ", width)
         yield ""
 
 
-def _methods(hook: Description) -> list[str]:
+def _format_methods(hook: Description) -> list[str]:
     """Return the methods as a table: what they take, and the slots that they read and write."""
     if not hook.methods:
         line = "a plain function"

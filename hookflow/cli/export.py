@@ -14,9 +14,9 @@ import tomli
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import echo, opened, write_file
+from hookflow.cli.output import echo, open_output_file, write_file
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
-from hookflow.numbers import counted, strict_json
+from hookflow.numbers import format_count, strict_json
 from hookflow.text import print_error
 
 if TYPE_CHECKING:
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
     from hookflow.writers import TensorBoardWriter
 
 
-COLUMNS = ("iteration", "epoch", "time", "name", "value")
+SCALAR_COLUMNS = ("iteration", "epoch", "time", "name", "value")
 
 
-def _csv(run: RunDir) -> str:
+def _format_csv(run: RunDir) -> str:
     from hookflow.service.runs import scalars
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(SCALAR_COLUMNS)
     writer.writerows(scalars(run))
     return text.getvalue()
 
 
-def _jsonl(run: RunDir) -> str:
+def _format_jsonl(run: RunDir) -> str:
     from hookflow.service.runs import scalars
 
     lines = []
     for row in scalars(run):
-        fields = dict(zip(COLUMNS, row, strict=True))
+        fields = dict(zip(SCALAR_COLUMNS, row, strict=True))
         lines.append(f"{strict_json(fields)}\n")
     return "".join(lines)
 
 
-def _perfetto(run: RunDir) -> str:
+def _format_perfetto(run: RunDir) -> str:
     """Return all traces of a run as one, on one clock. Raises UserError where there are none, or one is damaged."""
     from hookflow.events.reading import read_object, read_regular
     from hookflow.events.rundir import run_argument, short
@@ -97,7 +97,7 @@ def _write_tensorboard(run: RunDir, folder: Path) -> None:
             begun.unlink()
         raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(folder)))) from None
     if left_out:
-        print_error(f"{counted(left_out, 'image')} left out: no such file in the run directory")
+        print_error(f"{format_count(left_out, 'image')} left out: no such file in the run directory")
 
 
 def _write_records(run: RunDir, writer: TensorBoardWriter) -> int:
@@ -113,7 +113,7 @@ def _write_records(run: RunDir, writer: TensorBoardWriter) -> int:
         writer.write_config(pipeline)
     left_out = 0
     folder_of_run = run.path.resolve()
-    for _, call in EarlierLogs(run, sys.maxsize).standing():
+    for _, call in EarlierLogs(run, sys.maxsize).iter_standing_calls():
         path = call.args[1]
         if isinstance(path, Path) and not (path.is_file() and path.resolve().is_relative_to(folder_of_run)):
             left_out += 1
@@ -124,7 +124,7 @@ def _write_records(run: RunDir, writer: TensorBoardWriter) -> int:
 
 def _export_code(named: str | None, folder: Path, root: Path) -> None:
     """Write the code of a run, or of the attempt that saved a checkpoint, and say what was written."""
-    from hookflow.events.recorded_code import code_before, latest_code
+    from hookflow.events.recorded_code import code_before, find_latest_code
     from hookflow.events.rundir import short
     from hookflow.runner.checkpoint.manifest import read_manifest
     from hookflow.service.checkpoints import find_checkpoint
@@ -136,7 +136,7 @@ def _export_code(named: str | None, folder: Path, root: Path) -> None:
         code = code_before(run_dir, read_manifest(checkpoint)["it"])
     else:
         run_dir = find_run(named, root)
-        code = latest_code(run_dir)
+        code = find_latest_code(run_dir)
     if code is None:
         message = f"the code of the run {run_dir.id} was not recorded"
         raise UserError(Problem(message, Where("RUN"), "runs of this version record it, from their start on"))
@@ -144,7 +144,7 @@ def _export_code(named: str | None, folder: Path, root: Path) -> None:
         written, missing = export_code(run_dir, code, folder)
     except OSError as error:
         raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(folder)))) from None
-    echo(f"{counted(len(written), 'file')} of {code.root} in {short(folder)}")
+    echo(f"{format_count(len(written), 'file')} of {code.root} in {short(folder)}")
     for path in missing:
         reason = code.files[path].left_out or "its text is damaged"
         print_error(f"{path} is left out: {reason}")
@@ -154,8 +154,8 @@ def _export_weights(named: str | None, file: Path, average: str | None, root: Pa
     """Write weights of a checkpoint to a file, by its ending as safetensors or a state_dict, and say which."""
     import torch
 
-    from hookflow.hooks.builtin.checkpoint import safetensors_bytes
-    from hookflow.hooks.checkpoint_files import averages_in, frozen_in, not_averages, read_weights
+    from hookflow.hooks.builtin.checkpoint import make_safetensors_bytes
+    from hookflow.hooks.checkpoint_files import frozen_in, list_averages, not_averages, read_weights
     from hookflow.hooks.weight_average import NO_AVERAGE
     from hookflow.pipeline.registry import missing_package
     from hookflow.service.checkpoints import find_checkpoint
@@ -171,21 +171,21 @@ def _export_weights(named: str | None, file: Path, average: str | None, root: Pa
     entry = "model"
     if average is not None and average != NO_AVERAGE:
         entry = f"model_{average}"
-        averages = [name.removeprefix("model_") for name in averages_in(checkpoint)]
+        averages = [name.removeprefix("model_") for name in list_averages(checkpoint)]
         if averages and average not in averages:
             message = f'the checkpoint {checkpoint.name} has no average "{average}"'
             raise UserError(Problem(message, Where("--average"), nearest_or_all(average, averages)))
     weights = read_weights(checkpoint, entry)
     left_out = frozen_in(checkpoint, entry)
     if left_out:
-        message = f"the checkpoint leaves out {counted(len(left_out), 'frozen parameter')}"
+        message = f"the checkpoint leaves out {format_count(len(left_out), 'frozen parameter')}"
         raise UserError(Problem(message, Where(str(checkpoint)), "the hook export writes whole weights"))
-    with opened(file) as output:
+    with open_output_file(file) as output:
         if file.suffix == ".safetensors":
-            output.write(safetensors_bytes(weights))
+            output.write(make_safetensors_bytes(weights))
         else:
             torch.save(weights, output)
-    echo(f"{entry} of {run_dir.id}, {checkpoint.name}: {counted(len(weights), 'tensor')} in {file}")
+    echo(f"{entry} of {run_dir.id}, {checkpoint.name}: {format_count(len(weights), 'tensor')} in {file}")
     note = not_averages(checkpoint, entry)
     if note and average is None:
         print_error(f"{note}: --average")
@@ -197,7 +197,7 @@ CODE_HELP = "Write the recorded code of the run into this new folder."
 
 WEIGHTS_HELP = "Write the weights of a checkpoint to this file, .pt or .safetensors."
 
-FORMATS = {"csv": _csv, "jsonl": _jsonl, "html": _html, "perfetto": _perfetto}
+TEXT_FORMATS = {"csv": _format_csv, "jsonl": _format_jsonl, "html": _html, "perfetto": _format_perfetto}
 """The formats that are one text; `tensorboard` is a folder."""
 
 
@@ -263,9 +263,9 @@ def export(
             raise UserError(Problem("tensorboard is a folder of event files", Where("--format"), "name it with --out"))
         _write_tensorboard(run_dir, out)
     elif out is None:
-        echo(FORMATS[chosen](run_dir).removesuffix("\n"))
+        echo(TEXT_FORMATS[chosen](run_dir).removesuffix("\n"))
     else:
-        write_file(out, FORMATS[chosen](run_dir))
+        write_file(out, TEXT_FORMATS[chosen](run_dir))
 
 
 def _format_of_file(out: Path | None) -> str:
@@ -275,7 +275,7 @@ def _format_of_file(out: Path | None) -> str:
         suffix = out.suffix.removeprefix(".")
     if not suffix:
         return "csv"
-    if suffix not in FORMATS:
-        hint = nearest_or_all(suffix, FORMATS)
+    if suffix not in TEXT_FORMATS:
+        hint = nearest_or_all(suffix, TEXT_FORMATS)
         raise UserError(Problem(f'no format is called "{suffix}"', Where(f"--out {out}"), f"{hint}; or say --format"))
     return suffix

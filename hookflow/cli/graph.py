@@ -17,7 +17,7 @@ from hookflow.cli import options
 from hookflow.cli.output import as_json, echo, write_file
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.graph.plan import EdgeKind, Plan
-from hookflow.numbers import counted, duration, percent
+from hookflow.numbers import duration, format_count, format_percent
 from hookflow.pipeline.groups import group_name, is_group, missing_group
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ OUT_HELP = "Write to a file, not to the terminal."
 
 def _hook_option(sentence: str) -> Any:
     """Return the declaration of an option that takes a hook or a group."""
-    return typer.Option(metavar="HOOK", help=sentence, autocompletion=options.hooks_and_groups)
+    return typer.Option(metavar="HOOK", help=sentence, autocompletion=options.complete_hooks_and_groups)
 
 
-_point_option = typer.Option(metavar="POINT", help=POINT_HELP, autocompletion=options.points)
+_point_option = typer.Option(metavar="POINT", help=POINT_HELP, autocompletion=options.complete_points)
 
 
 def graph(
@@ -90,7 +90,7 @@ def graph(
     """
     from hookflow.service.pipelines import open_target, warn_unknown
 
-    chosen = _chosen_format(format_, out)
+    chosen = _choose_format(format_, out)
     opened = open_target(
         target,
         set_ or (),
@@ -101,7 +101,7 @@ def graph(
         runs=dir,
     )
     if critical_chain or gantt is not None or what_if is not None:
-        lines = _iteration_lines(opened, critical_chain, gantt, what_if)
+        lines = _format_iteration(opened, critical_chain, gantt, what_if)
         if out is None:
             echo("\n".join(lines))
         else:
@@ -109,7 +109,7 @@ def graph(
         return
     plan = opened.plan
     if opened.run is not None:
-        plan = replace(plan, off=_switched_off(opened.run))
+        plan = replace(plan, off=_list_switched_off(opened.run))
     warn_unknown(plan)
     names = _FilterNames(
         points=list(dict.fromkeys(point or ())),
@@ -119,17 +119,17 @@ def graph(
         slots=slot or (),
         kind=kind,
     )
-    part, title = _narrowed(plan, names)
-    part = _collapsed(part, collapse or (), collapse_groups, chosen)
+    part, title = _narrow_plan(plan, names)
+    part = _collapse_groups(part, collapse or (), collapse_groups, chosen)
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    drawing = _drawn(opened, part, title, chosen, colour)
+    drawing = _draw_plan(opened, part, title, chosen, colour)
     if out is None:
         echo(drawing, coloured=colour)
     else:
         write_file(out, drawing + "\n")
 
 
-def _iteration_lines(opened: Target, critical_chain: bool, gantt: str | None, what_if: str | None) -> list[str]:
+def _format_iteration(opened: Target, critical_chain: bool, gantt: str | None, what_if: str | None) -> list[str]:
     """Return where the time of an iteration goes. Raises UserError for a pipeline that has not run."""
     if opened.run is None:
         option = "--what-if"
@@ -143,9 +143,9 @@ def _iteration_lines(opened: Target, critical_chain: bool, gantt: str | None, wh
     if critical_chain:
         parts.append(_chain_lines(opened.name, opened.run, opened.plan))
     if gantt is not None:
-        parts.append(_gantt_lines(opened.name, opened.run, opened.plan, gantt))
+        parts.append(_format_gantt(opened.name, opened.run, opened.plan, gantt))
     if what_if is not None:
-        parts.append(_what_if_lines(opened.name, opened.run, opened.plan, what_if))
+        parts.append(_format_what_if(opened.name, opened.run, opened.plan, what_if))
     lines = parts[0]
     for part in parts[1:]:
         lines += ["", *part]
@@ -158,13 +158,13 @@ def _chain_lines(name: str, run: RunDir, plan: Plan) -> list[str]:
     from hookflow.service.iteration_times import read_mean_times
 
     times = read_mean_times(run, plan)
-    lines = [f"{name}: {_heading_of_means(times)}", "", *draw_chain(times.spans, times.total)]
+    lines = [f"{name}: {_format_means_heading(times)}", "", *draw_chain(times.spans, times.total)]
     if times.background:
         lines += ["", f"beside the training, in no iteration: {', '.join(times.background)}"]
     return lines
 
 
-def _gantt_lines(name: str, run: RunDir, plan: Plan, wanted: str) -> list[str]:
+def _format_gantt(name: str, run: RunDir, plan: Plan, wanted: str) -> list[str]:
     """Return an iteration as bars: the one of a number, or "median". Raises UserError for anything else."""
     from hookflow.graph.render.timeline import draw_gantt
     from hookflow.service.iteration_times import read_mean_times, read_traced_times
@@ -177,29 +177,29 @@ def _gantt_lines(name: str, run: RunDir, plan: Plan, wanted: str) -> list[str]:
     else:
         iteration = int(wanted)
     times = read_traced_times(run, iteration) or read_mean_times(run, plan)
-    heading = _heading_of_means(times)
+    heading = _format_means_heading(times)
     if iteration is not None:
         heading = f"iteration {times.iteration:,}: {duration(times.total)}"
     elif times.iteration:
-        traced = counted(times.num_iterations, "traced iteration")
+        traced = format_count(times.num_iterations, "traced iteration")
         heading = f"iteration {times.iteration:,}, the median of {traced}: {duration(times.total)}"
     width = max(40, shutil.get_terminal_size().columns)
     return [f"{name}: {heading}", "", *draw_gantt(times.spans, times.total, width)]
 
 
-def _what_if_lines(name: str, run: RunDir, plan: Plan, hook: str) -> list[str]:
+def _format_what_if(name: str, run: RunDir, plan: Plan, hook: str) -> list[str]:
     """Return the mean iteration without a hook, and how to measure it. Raises UserError for an unknown hook."""
     from hookflow.events.rundir import run_argument
     from hookflow.graph.render.timeline import draw_chain
     from hookflow.service.iteration_times import read_mean_times, without_hooks
 
-    hooks = _hooks_named(plan, hook, "--what-if")
+    hooks = _find_hooks(plan, hook, "--what-if")
     times = read_mean_times(run, plan)
     rest = without_hooks(times, hooks)
     saved = times.total - rest.total
-    share = percent(saved / times.total)
+    share = format_percent(saved / times.total)
     lines = [
-        f"{name}: {_heading_of_means(times)}",
+        f"{name}: {_format_means_heading(times)}",
         f"without {hook}: {duration(rest.total)}, {duration(saved)} less ({share} %)",
         "",
         *draw_chain(rest.spans, rest.total),
@@ -217,14 +217,14 @@ def _what_if_lines(name: str, run: RunDir, plan: Plan, hook: str) -> list[str]:
     return lines
 
 
-def _heading_of_means(times: IterationTimes) -> str:
-    heading = f"mean of {counted(times.num_iterations, 'iteration')}: {duration(times.total)}"
+def _format_means_heading(times: IterationTimes) -> str:
+    heading = f"mean of {format_count(times.num_iterations, 'iteration')}: {duration(times.total)}"
     if times.has_part:
         heading += ", with part of one that did not end"
     return heading
 
 
-def _chosen_format(format_: Format | None, out: Path | None) -> Format:
+def _choose_format(format_: Format | None, out: Path | None) -> Format:
     """Return the format that is stated, or that the name of the file says. Raises UserError if neither does."""
     if format_ is not None:
         return format_
@@ -237,7 +237,7 @@ def _chosen_format(format_: Format | None, out: Path | None) -> Format:
     return by_name
 
 
-def _drawn(opened: Target, plan: Plan, title: str, chosen: Format, colour: bool) -> str:
+def _draw_plan(opened: Target, plan: Plan, title: str, chosen: Format, colour: bool) -> str:
     from hookflow.graph.render.html import as_html
     from hookflow.graph.render.svg import as_svg
     from hookflow.graph.render.text import as_dot, as_mermaid
@@ -249,20 +249,20 @@ def _drawn(opened: Target, plan: Plan, title: str, chosen: Format, colour: bool)
     if chosen == "dot":
         return as_dot(plan, title)
     if chosen == "text":
-        return _drawn_text(opened, plan, title, colour)
-    times = _times(opened.run, plan, _in_words)
+        return _draw_text(opened, plan, title, colour)
+    times = _format_times(opened.run, plan, _in_words)
     if chosen == "svg":
         return as_svg(plan, title, times)
     return as_html(plan, title, times)
 
 
-def _drawn_text(opened: Target, plan: Plan, title: str, colour: bool) -> str:
+def _draw_text(opened: Target, plan: Plan, title: str, colour: bool) -> str:
     """Return the plan as text. Points of the test that repeat the validation are left out, unless they have times."""
     from hookflow.graph.collapse import describe_repeats, find_repeats, without_points
     from hookflow.graph.render.text import as_text
 
     width = max(40, shutil.get_terminal_size().columns)
-    times = _times(opened.run, plan)
+    times = _format_times(opened.run, plan)
     remark = ""
     if not times:
         repeats = find_repeats(plan)
@@ -271,20 +271,22 @@ def _drawn_text(opened: Target, plan: Plan, title: str, colour: bool) -> str:
     return as_text(plan, title, width, colour, times, remark)
 
 
-def _times(run: RunDir | None, plan: Plan, written: Callable[[CallCost, bool], str] | None = None) -> dict[int, str]:
+def _format_times(
+    run: RunDir | None, plan: Plan, written: Callable[[CallCost, bool], str] | None = None
+) -> dict[int, str]:
     """Return what the bindings took in the last attempt of a run, as `written`, else in columns.
 
     A box of several bindings has none: their medians cannot be added.
     """
     if run is None:
         return {}
-    from hookflow.monitor.feed import Live
-    from hookflow.monitor.hook_costs import cost_columns, costs_by_binding
+    from hookflow.monitor.feed import LogFollower
+    from hookflow.monitor.hook_costs import cost_columns, format_costs
 
-    live = Live(run, kept=True)
+    live = LogFollower(run, kept=True)
     live.read_all()
     single = [binding for binding in plan.bindings if binding.id not in plan.collapsed_by_id]
-    return costs_by_binding(live.state, replace(plan, bindings=tuple(single)), written or cost_columns)
+    return format_costs(live.state, replace(plan, bindings=tuple(single)), written or cost_columns)
 
 
 def _in_words(cost: CallCost, has_device: bool) -> str:
@@ -292,18 +294,18 @@ def _in_words(cost: CallCost, has_device: bool) -> str:
     if has_device and cost.device:
         words += f", {duration(cost.device)} on the device"
     if cost.share is not None:
-        words += f", {percent(cost.share)} % of iterations"
+        words += f", {format_percent(cost.share)} % of iterations"
     return words
 
 
-def _switched_off(run: RunDir) -> tuple[tuple[str, int], ...]:
+def _list_switched_off(run: RunDir) -> tuple[tuple[str, int], ...]:
     """Return the hooks of a run that a command or an error has switched off, and the iterations done then."""
     from hookflow.monitor.summary import read_run_summary
 
     return tuple(read_run_summary(run, time.time()).state.disabled.items())
 
 
-def _collapsed(plan: Plan, names: Sequence[str], all_groups: bool, chosen: Format) -> Plan:
+def _collapse_groups(plan: Plan, names: Sequence[str], all_groups: bool, chosen: Format) -> Plan:
     """Return the plan with the named groups, or all, as boxes. Raises UserError for an unknown one, and for JSON."""
     from hookflow.graph.collapse import collapse_groups
 
@@ -312,13 +314,13 @@ def _collapsed(plan: Plan, names: Sequence[str], all_groups: bool, chosen: Forma
     if chosen == "json":
         hint = "leave the option out: the plan has its groups under `groups`"
         raise UserError(Problem("JSON has every hook of a group", Where("--collapse"), hint))
-    groups = [plan.groups_by_name[_known_group(plan, name, "--collapse")] for name in names]
+    groups = [plan.groups_by_name[_find_group(plan, name, "--collapse")] for name in names]
     if all_groups:
         groups = list(plan.groups)
     return collapse_groups(plan, groups)
 
 
-def _known_group(plan: Plan, written: str, option: str) -> str:
+def _find_group(plan: Plan, written: str, option: str) -> str:
     """Return the name of a group. Raises UserError if there is none."""
     name = group_name(written)
     if name not in plan.groups_by_name:
@@ -341,11 +343,11 @@ class _FilterNames:
         """Return the filter, with the members of groups. Raises UserError for an unknown name."""
         from hookflow.graph.filters import PlanFilter
 
-        hooks = _hooks_named(plan, self.hook, "--hook")
-        ancestors = _hooks_named(plan, self.ancestors, "--ancestors")
-        descendants = _hooks_named(plan, self.descendants, "--descendants")
-        _refuse_unknown_points(plan, self.points)
-        _refuse_unknown_slots(plan, self.slots)
+        hooks = _find_hooks(plan, self.hook, "--hook")
+        ancestors = _find_hooks(plan, self.ancestors, "--ancestors")
+        descendants = _find_hooks(plan, self.descendants, "--descendants")
+        _check_points(plan, self.points)
+        _check_slots(plan, self.slots)
         return PlanFilter(self.points, hooks, ancestors, descendants, self.slots, self.kind)
 
     def described(self, bound: Sequence[str]) -> str:
@@ -353,7 +355,7 @@ class _FilterNames:
         where = " and ".join(self.points)
         words = []
         if self.hook:
-            at = where or counted(len(bound), "point")
+            at = where or format_count(len(bound), "point")
             words.append(f"{self.hook} at {at}, with the hooks that it has edges with")
         elif where:
             words.append(f"hooks at {where}")
@@ -368,7 +370,7 @@ class _FilterNames:
         return "; ".join(words)
 
 
-def _narrowed(plan: Plan, names: _FilterNames) -> tuple[Plan, str]:
+def _narrow_plan(plan: Plan, names: _FilterNames) -> tuple[Plan, str]:
     """Return the part of a plan that is drawn, and its title. Raises UserError for an unknown name, or for nothing."""
     from hookflow.graph.render.text import title_of
 
@@ -394,7 +396,7 @@ def _narrowed(plan: Plan, names: _FilterNames) -> tuple[Plan, str]:
     return narrowed, title_of(narrowed, described)
 
 
-def _hooks_named(plan: Plan, name: str | None, option: str) -> tuple[str, ...]:
+def _find_hooks(plan: Plan, name: str | None, option: str) -> tuple[str, ...]:
     """Return the hook of a name, or the members of a group; none without a name. Raises UserError for an unknown one.
 
     A group without members that are on is refused, too: a filter by nothing would let all pass.
@@ -402,7 +404,7 @@ def _hooks_named(plan: Plan, name: str | None, option: str) -> tuple[str, ...]:
     if name is None:
         return ()
     if is_group(name):
-        group = plan.groups_by_name[_known_group(plan, name, option)]
+        group = plan.groups_by_name[_find_group(plan, name, option)]
         if not group.members:
             raise UserError(Problem(f'the group "{group.name}" has no hooks that are on', Where(option)))
         return group.members
@@ -414,7 +416,7 @@ def _hooks_named(plan: Plan, name: str | None, option: str) -> tuple[str, ...]:
     raise UserError(Problem(f'there is no hook "{name}" in this pipeline', hint=hint))
 
 
-def _refuse_unknown_points(plan: Plan, points: Sequence[str]) -> None:
+def _check_points(plan: Plan, points: Sequence[str]) -> None:
     from hookflow.service.pipelines import no_point
 
     for point in points:
@@ -422,7 +424,7 @@ def _refuse_unknown_points(plan: Plan, points: Sequence[str]) -> None:
             raise UserError(no_point(plan.points, point))
 
 
-def _refuse_unknown_slots(plan: Plan, slots: Sequence[str]) -> None:
+def _check_slots(plan: Plan, slots: Sequence[str]) -> None:
     touched: dict[str, None] = {}
     for binding in plan.bindings:
         touched |= dict.fromkeys((*binding.reads, *binding.writes))

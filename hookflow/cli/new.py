@@ -12,7 +12,7 @@ from hookflow.cli.output import echo, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.pipeline.registry import HOOKS
 
-TEMPLATES = files("hookflow.cli") / "templates"
+TEMPLATE_FOLDER = files("hookflow.cli") / "templates"
 """A folder for each kind: its files, in which NAME and CLASS are placeholders."""
 NEXT_STEPS = {
     "pipeline": (
@@ -38,13 +38,13 @@ def new(
     Example: `hookflow new pipeline spirals`
     """
     type_name = _type_name(name)
-    _refuse_bad_name(name)
+    _check_name(name)
     texts = _fill_templates(kind, name, type_name)
     existing = [path for path in texts if path.exists() or path.is_symlink()]
     if existing:
         message = "is there already, and is not overwritten"
         raise UserError([Problem(message, Where(str(path))) for path in existing])
-    _refuse_taken_name(kind, name)
+    _check_name_is_free(kind, name)
     for path, text in texts.items():
         write_file(path, text)
     echo(f"wrote {', '.join(str(path) for path in texts)}")
@@ -58,14 +58,14 @@ def _type_name(name: str) -> str:
     return "".join(word[:1].upper() + word[1:] for word in words)
 
 
-def _refuse_bad_name(name: str) -> None:
+def _check_name(name: str) -> None:
     """Raise UserError where a Python file or a class cannot have this name."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
         hint = "letters, digits and _, a letter first: it names a Python file and a class"
         raise UserError(Problem(f'"{name}" cannot be a name', Where("NAME"), hint))
 
 
-def _refuse_taken_name(kind: str, name: str) -> None:
+def _check_name_is_free(kind: str, name: str) -> None:
     """Raise UserError where a new file or hook of this name would hide another."""
     where = Where("NAME")
     if kind == "hook" and name in HOOKS.built_in:
@@ -80,7 +80,7 @@ def _fill_templates(kind: str, name: str, type_name: str) -> dict[Path, str]:
     """Return the text of each file to write, in the order of the templates' names."""
     values = {"NAME": name, "CLASS": type_name}
     texts = {}
-    templates = sorted((TEMPLATES / kind).iterdir(), key=lambda template: template.name)
+    templates = sorted((TEMPLATE_FOLDER / kind).iterdir(), key=lambda template: template.name)
     for template in templates:
         file_name = template.name.removesuffix(".txt").replace("NAME", name)
         text = template.read_text("utf-8")

@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 import tomli
 
-from hookflow.cli.output import columns, exits_after_traceback, warn_of, write_file
+from hookflow.cli.output import columns, exit_after_traceback, warn_of, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.observation import (
     Method,
     Slots,
+    find_turned_pairs,
+    find_undecided_pairs,
+    find_unseen_slots,
     missing,
-    never_seen,
-    turned,
-    undecided,
     with_observed,
     without_reads,
 )
 from hookflow.graph.plan import Plan
-from hookflow.graph.slots import VERBS, Verb, widest
-from hookflow.graph.why import Ambiguity, ambiguities
+from hookflow.graph.slots import SLOT_VERBS, Verb, select_widest_slots
+from hookflow.graph.why import Ambiguity, find_ambiguities
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded, load
-from hookflow.pipeline.source_map import Key, as_toml, dotted
-from hookflow.service.findings import labelled
+from hookflow.pipeline.source_map import Key, as_toml, format_key
+from hookflow.service.findings import wrap_labelled
 
 if TYPE_CHECKING:
     from hookflow.trials.temporary_run import ObservationResult
 
 
 @dataclass(frozen=True, slots=True)
-class Declaration:
+class SlotDeclaration:
     """The value of `[hooks.<hook>]` for key `key`: slots of all its methods, or by method."""
 
     hook: str
@@ -45,21 +45,21 @@ class Declaration:
         return f"{self.key} = {as_toml(self.value)}"
 
 
-def declarations(loaded: Loaded, plan: Plan, missing: Mapping[Method, Slots]) -> Iterator[Declaration]:
+def list_declarations(loaded: Loaded, plan: Plan, missing: Mapping[Method, Slots]) -> Iterator[SlotDeclaration]:
     """Yield what the file should say so that what is `missing` is declared, and what it or the class says stays."""
     for hook in plan.hooks:
-        for verb in VERBS:
+        for verb in SLOT_VERBS:
             missing_slots: dict[str, Sequence[str]] = {}
             for (name, method), touched in missing.items():
                 slots = touched.of(verb)
                 if name == hook.name and slots:
                     missing_slots[method] = slots
             if missing_slots:
-                value = _declared_value(loaded, plan, hook.name, verb, missing_slots)
-                yield Declaration(hook.name, verb, value)
+                value = _make_declared_value(loaded, plan, hook.name, verb, missing_slots)
+                yield SlotDeclaration(hook.name, verb, value)
 
 
-def _declared_value(
+def _make_declared_value(
     loaded: Loaded, plan: Plan, hook: str, verb: Verb, missing_slots: Mapping[str, Sequence[str]]
 ) -> list[str] | dict[str, list[str]]:
     """Return what the file should say: in a list if all methods touch the same, or the file has one already."""
@@ -71,13 +71,13 @@ def _declared_value(
         added: list[str] = []
         for slots in missing_slots.values():
             added += slots
-        return list(dict.fromkeys([*stated, *widest(added)]))  # each once
+        return list(dict.fromkeys([*stated, *select_widest_slots(added)]))  # each once
     slots_by_method: dict[str, list[str]] = {}
     for binding in plan.bindings:
         if binding.hook == hook:
             declared = Slots(binding.reads, binding.writes).of(verb)
             touched = {*declared, *missing_slots.get(binding.method, ())}
-            slots_by_method[binding.method] = list(widest(touched))
+            slots_by_method[binding.method] = list(select_widest_slots(touched))
     first, *others = slots_by_method.values()
     if stated is None and all(other == first for other in others):
         return first
@@ -118,7 +118,7 @@ def with_key(text: str, table: Key, key: str, value: Any) -> str:
     if "\r\n" in text:
         changed = re.sub("(?<!\r)\n", "\r\n", changed)
     if tomli.loads(changed) != wanted:
-        raise ValueError(f"{dotted((*table, key))} cannot be put in")
+        raise ValueError(f"{format_key((*table, key))} cannot be put in")
     return changed
 
 
@@ -137,7 +137,7 @@ def _put(table: Any, key: str, value: Any) -> None:
         table[key] = tomlkit.value(as_toml(value))
 
 
-def _pair(ambiguity: Ambiguity) -> tuple[str, frozenset[str]]:
+def _make_pair(ambiguity: Ambiguity) -> tuple[str, frozenset[str]]:
     return ambiguity.point, frozenset((ambiguity.first.hook, ambiguity.then.hook))
 
 
@@ -149,7 +149,7 @@ HALF_SUFFIXES = {"whole": "", "enter": " (entered)", "exit": " (left)"}
 LARGE_NETWORK = "the network is large: writes to its memory by other code than PyTorch's were not looked for"
 
 
-def _other_slots(slots: Sequence[str], hook: str) -> str:
+def _format_other_slots(slots: Sequence[str], hook: str) -> str:
     """Return the slots but that of the hook itself; "-" for none."""
     others = [slot for slot in slots if slot != f"hook.{hook}"]
     return ", ".join(others) or "-"
@@ -163,7 +163,7 @@ class ObservationReport:
     plan: Plan
     observed: "ObservationResult"
     missing: Mapping[Method, Slots]
-    declarations: Sequence[Declaration]
+    declarations: Sequence[SlotDeclaration]
     declared: Plan
     """The plan that the pipeline would have with these declarations."""
     turned: Sequence[Ambiguity]
@@ -176,20 +176,20 @@ class ObservationReport:
         """Run a few iterations; exit with 1 when something raised that is no hook, with 130 after Ctrl-C."""
         from hookflow.trials.temporary_run import observe
 
-        with exits_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is no part of the report
+        with exit_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is no part of the report
             observed = observe(loaded, plan, loaded.source.parent, warn_of)
         gaps = missing(plan, observed.seen)
         touched = with_observed(plan, observed.seen)
-        open_ = list(undecided(touched, gaps))
-        more = list(declarations(loaded, plan, without_reads(gaps, open_)))
-        declared = _declared(loaded, plan, more)
+        open_ = list(find_undecided_pairs(touched, gaps))
+        more = list(list_declarations(loaded, plan, without_reads(gaps, open_)))
+        declared = _add_declarations(loaded, plan, more)
         if open_:  # a pair may be ordered by another slot
-            left = {_pair(ambiguity) for ambiguity in ambiguities(with_observed(declared, observed.seen))}
-            open_ = [item for item in open_ if _pair(item) in left]
-            more = list(declarations(loaded, plan, without_reads(gaps, open_)))
-            declared = _declared(loaded, plan, more)
-        still = {_pair(item) for item in (*ambiguities(declared), *open_)}
-        wrong = [item for item in turned(touched, declared) if _pair(item) not in still]
+            left = {_make_pair(ambiguity) for ambiguity in find_ambiguities(with_observed(declared, observed.seen))}
+            open_ = [item for item in open_ if _make_pair(item) in left]
+            more = list(list_declarations(loaded, plan, without_reads(gaps, open_)))
+            declared = _add_declarations(loaded, plan, more)
+        still = {_make_pair(item) for item in (*find_ambiguities(declared), *open_)}
+        wrong = [item for item in find_turned_pairs(touched, declared) if _make_pair(item) not in still]
         return cls(loaded, plan, observed, gaps, more, declared, wrong, open_)
 
     @property
@@ -204,9 +204,9 @@ class ObservationReport:
         """
         seconds = f"{self.observed.seconds:.1f} s"
         yield f"\nobserved {self.observed.iters} iterations in {seconds}; nothing was kept"
-        yield from columns(self._firings(), "  ")
+        yield from columns(self._list_firing_rows(), "  ")
         sections = {
-            "not seen": self._never_seen(),
+            "not seen": self._list_never_seen(),
             "not fired": [f"{item.hook} at {item.point}: {item.why}" for item in self.observed.silent],
             "ordered": list(self._ordered(ambiguous)),
             "limit": [] if self.observed.by_content else [LARGE_NETWORK],
@@ -214,12 +214,12 @@ class ObservationReport:
         for name, texts in sections.items():
             label = name
             for text in texts:
-                yield labelled(label, text, width)
+                yield wrap_labelled(label, text, width)
                 label = ""
         for problem in self.problems(undeclared=not written):
             yield f"\nwarning: {problem}"
 
-    def _firings(self) -> list[tuple[str, ...]]:
+    def _list_firing_rows(self) -> list[tuple[str, ...]]:
         """Return the rows of a table: each hook that has fired, with the slots that it was seen to touch."""
         rows: list[tuple[str, ...]] = [("hook", "at", "firings", "reads", "writes")]
         for seen in self.observed.seen:
@@ -227,16 +227,16 @@ class ObservationReport:
                 continue
             binding = seen.binding
             place = binding.point + HALF_SUFFIXES[binding.half]
-            reads = _other_slots(seen.touched.reads, binding.hook)
-            writes = _other_slots(seen.touched.writes, binding.hook)
+            reads = _format_other_slots(seen.touched.reads, binding.hook)
+            writes = _format_other_slots(seen.touched.writes, binding.hook)
             rows.append((binding.hook, place, str(seen.firings), reads, writes))
         return rows
 
-    def _never_seen(self) -> list[str]:
+    def _list_never_seen(self) -> list[str]:
         """Return what each hook declares and was never seen to touch."""
         texts = []
-        for hook, slots in never_seen(self.observed.seen).items():
-            declared = " and ".join(f"{verb} {', '.join(names)}" for verb, names in slots.by_verb())
+        for hook, slots in find_unseen_slots(self.observed.seen).items():
+            declared = " and ".join(f"{verb} {', '.join(names)}" for verb, names in slots.iter_by_verb())
             texts.append(f"{hook} {declared}")
         return texts
 
@@ -264,15 +264,15 @@ class ObservationReport:
             )
         if undeclared:
             for hook in dict.fromkeys(declaration.hook for declaration in self.declarations):
-                yield self._undeclared_slots(hook)
+                yield self._make_undeclared_problem(hook)
 
-    def _undeclared_slots(self, hook: str) -> Problem:
+    def _make_undeclared_problem(self, hook: str) -> Problem:
         """Return the warning that a hook touches slots without a declaration."""
         places_by_slots: dict[str, list[str]] = {}
         for (name, method), slots in self.missing.items():
             if name == hook:
-                places = self._places_of(hook, method)
-                for verb, names in slots.by_verb():
+                places = self._list_places(hook, method)
+                for verb, names in slots.iter_by_verb():
                     places_by_slots.setdefault(f"{verb} {', '.join(names)}", []).extend(places)
         touched = "; ".join(f"{slots} at {' and '.join(places)}" for slots, places in places_by_slots.items())
         lines = [f"\n        {declaration}" for declaration in self.declarations if declaration.hook == hook]
@@ -282,7 +282,7 @@ class ObservationReport:
             f"declare it in [hooks.{hook}], or in its class:{''.join(lines)}",
         )
 
-    def _places_of(self, hook: str, method: str) -> list[str]:
+    def _list_places(self, hook: str, method: str) -> list[str]:
         """Return where a method fires: its points, or its own name if it stands around a pair."""
         if method.startswith("around_"):
             return [method]
@@ -323,21 +323,21 @@ class ObservationReport:
 
     def _ordered(self, ambiguous: Sequence[Ambiguity]) -> Iterator[str]:
         """Yield how the declarations would order the ambiguous pairs, and the pairs that they turn."""
-        still = {_pair(item) for item in (*ambiguities(self.declared), *self.undecided)}
-        turned = {_pair(item) for item in self.turned}
-        for entry in {_pair(each): each for each in (*ambiguous, *self.turned)}.values():
+        still = {_make_pair(item) for item in (*find_ambiguities(self.declared), *self.undecided)}
+        turned = {_make_pair(item) for item in self.turned}
+        for entry in {_make_pair(each): each for each in (*ambiguous, *self.turned)}.values():
             first = entry.first.hook
             then = entry.then.hook
-            if _pair(entry) in turned:
+            if _make_pair(entry) in turned:
                 decided = f"once all is declared, {then} ahead of {first}, and now it is the other way round"
-            elif _pair(entry) in still:
+            elif _make_pair(entry) in still:
                 decided = f"nothing declares that {first} is ahead, as now; state which fires first"
             else:
                 decided = f"once all is declared, {first} ahead, as now"
             yield f"{first} and {then} at {entry.point}: {decided}"
 
 
-def _declared(loaded: Loaded, plan: Plan, more: Sequence[Declaration]) -> Plan:
+def _add_declarations(loaded: Loaded, plan: Plan, more: Sequence[SlotDeclaration]) -> Plan:
     """Return the plan that a pipeline would have with these declarations in it."""
     hooks = dict(loaded.pipeline.hooks)
     for item in more:

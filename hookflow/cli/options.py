@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from hookflow.text import printable
+from hookflow.text import make_printable
 
 Completion = tuple[str, str]
 """A word, and in a few words what it means (or nothing); zsh and fish show both."""
@@ -19,64 +19,64 @@ Completion = tuple[str, str]
 Completions = Callable[[typer.Context], Iterable[Completion]]
 
 
-def _completing(completions: Completions) -> Callable[[typer.Context, str], list[Completion]]:
+def _make_completion(completions: Completions) -> Callable[[typer.Context, str], list[Completion]]:
     """Return what a shell calls: the words that go on from what is typed, and that a terminal can show."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[Completion]:
         fitting = []
         with suppress(Exception):  # a file that is no TOML yet, a folder that may not be read
             for word, meaning in completions(ctx):
-                if word.startswith(incomplete) and printable(word) == word:
-                    fitting.append((word, printable(meaning)))
+                if word.startswith(incomplete) and make_printable(word) == word:
+                    fitting.append((word, make_printable(meaning)))
         return fitting
 
     return complete
 
 
-@_completing
-def hooks(ctx: typer.Context) -> Iterator[Completion]:
+@_make_completion
+def complete_hooks(ctx: typer.Context) -> Iterator[Completion]:
     """Offer the hooks of the pipeline that the command line names."""
-    for name, hook in _tables(ctx, "hooks").items():
+    for name, hook in _read_tables(ctx, "hooks").items():
         yield name, str(hook.get("use", ""))
 
 
-@_completing
-def hooks_and_groups(ctx: typer.Context) -> Iterator[Completion]:
+@_make_completion
+def complete_hooks_and_groups(ctx: typer.Context) -> Iterator[Completion]:
     """Offer the hooks of the pipeline that the command line names, and its groups."""
-    for name, hook in _tables(ctx, "hooks").items():
+    for name, hook in _read_tables(ctx, "hooks").items():
         yield name, str(hook.get("use", ""))
-    for name, group in _tables(ctx, "groups").items():
+    for name, group in _read_tables(ctx, "groups").items():
         members = [str(member) for member in group.get("hooks", ())]
         yield f"group:{name}", ", ".join(members)
 
 
-@_completing
-def points(ctx: typer.Context) -> Iterator[Completion]:
+@_make_completion
+def complete_points(ctx: typer.Context) -> Iterator[Completion]:
     """Offer the points of every run, and the pipeline's own."""
-    from hookflow.graph.points import STANDARD
+    from hookflow.graph.points import STANDARD_POINTS
 
-    for point in STANDARD:
+    for point in STANDARD_POINTS:
         yield point.name, point.about
-    for name, table in _tables(ctx, "points").items():
+    for name, table in _read_tables(ctx, "points").items():
         yield name, str(table.get("about", ""))
 
 
-@_completing
-def runs(ctx: typer.Context) -> Iterator[Completion]:
+@_make_completion
+def complete_runs(ctx: typer.Context) -> Iterator[Completion]:
     """Offer the ids of all runs, the newest first, and their names."""
-    return _runs(Path(ctx.params.get("dir") or "runs"))
+    return _list_run_completions(Path(ctx.params.get("dir") or "runs"))
 
 
-@_completing
-def files_and_runs(ctx: typer.Context) -> Iterator[Completion]:
+@_make_completion
+def complete_files_and_runs(ctx: typer.Context) -> Iterator[Completion]:
     """Offer pipeline files and runs; where none of them fits, the shell goes on with files."""
     for folder in (Path(), Path("pipelines")):
         for path in sorted(folder.glob("*.toml")):
             yield str(path), ""
-    yield from _runs(Path("runs"))
+    yield from _list_run_completions(Path("runs"))
 
 
-@_completing
+@_make_completion
 def keys(ctx: typer.Context) -> Iterator[Completion]:
     """Offer the keys of the pipeline, ready for a value."""
     from hookflow.pipeline.source_map import flat
@@ -85,7 +85,7 @@ def keys(ctx: typer.Context) -> Iterator[Completion]:
         yield f"{key}=", f"now {value!r}"
 
 
-def _runs(root: Path) -> Iterator[Completion]:
+def _list_run_completions(root: Path) -> Iterator[Completion]:
     from hookflow.events.rundir import all_runs
 
     runs = all_runs(root)
@@ -95,7 +95,7 @@ def _runs(root: Path) -> Iterator[Completion]:
         yield name, "its newest run"
 
 
-def _tables(ctx: typer.Context, name: str) -> dict[str, Any]:
+def _read_tables(ctx: typer.Context, name: str) -> dict[str, Any]:
     tables: dict[str, Any] = _pipeline(ctx).get(name, {})
     return tables
 
@@ -116,17 +116,17 @@ def _pipeline(ctx: typer.Context) -> dict[str, Any]:
     return tomli.loads(read(Path(path or only_pipeline())))
 
 
-SELECTION = "Which hooks, in what order"
+SELECTION_PANEL = "Which hooks, in what order"
 """The panel of `--help` for what changes a pipeline from outside."""
 
 Format = Literal["text", "json"]
 """How a command shows what it has found."""
 
-UI = Literal["auto", "tui", "plain", "json", "none"]
+UIKind = Literal["auto", "tui", "plain", "json", "none"]
 """How a run is shown."""
 
 _ui = "How to show it; auto: the dashboard on a terminal, else plain lines. plain has progress bars on a terminal."
-UIOption = Annotated[UI, typer.Option(help=_ui)]
+UIOption = Annotated[UIKind, typer.Option(help=_ui)]
 
 
 def argument(metavar: str, sentence: str, offered: Callable[..., Any] | None = None) -> Any:
@@ -134,8 +134,10 @@ def argument(metavar: str, sentence: str, offered: Callable[..., Any] | None = N
     return typer.Argument(metavar=metavar, help=sentence, show_default=False, autocompletion=offered)
 
 
-def _hooks_option(sentence: str) -> Any:
-    return typer.Option(metavar="HOOK", help=sentence, rich_help_panel=SELECTION, autocompletion=hooks_and_groups)
+def _make_hooks_option(sentence: str) -> Any:
+    return typer.Option(
+        metavar="HOOK", help=sentence, rich_help_panel=SELECTION_PANEL, autocompletion=complete_hooks_and_groups
+    )
 
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
@@ -146,20 +148,20 @@ Overrides = Annotated[
 ]
 _average = "Use the average that this hook keeps, such as ema; none: the weights themselves."
 Average = Annotated[str | None, typer.Option("--average", metavar="HOOK", help=_average, show_default=False)]
-Without = Annotated[list[str] | None, _hooks_option("Switch a hook off, or group:NAME. Repeatable.")]
-Only = Annotated[list[str] | None, _hooks_option("Switch every other hook off; also group:NAME. Repeatable.")]
+Without = Annotated[list[str] | None, _make_hooks_option("Switch a hook off, or group:NAME. Repeatable.")]
+Only = Annotated[list[str] | None, _make_hooks_option("Switch every other hook off; also group:NAME. Repeatable.")]
 _shuffle = "Use another order that the edges and phases allow, to find a missing edge."
-Shuffle = Annotated[int | None, typer.Option(metavar="SEED", help=_shuffle, rich_help_panel=SELECTION)]
-_file_or_run = argument("FILE|RUN", "A pipeline file, or a run (its id, name or folder).", files_and_runs)
+Shuffle = Annotated[int | None, typer.Option(metavar="SEED", help=_shuffle, rich_help_panel=SELECTION_PANEL)]
+_file_or_run = argument("FILE|RUN", "A pipeline file, or a run (its id, name or folder).", complete_files_and_runs)
 PipelineOrRun = Annotated[str, _file_or_run]
 PipelineArgument = Annotated[str | None, _file_or_run]
 _no_import = "Read the hooks' source and run none of it: for a file that you do not trust."
 NoImport = Annotated[bool, typer.Option("--no-import", help=_no_import)]
 _run = "A path, an id, a part of one, a name, or latest; the newest run if left out."
-RunArgument = Annotated[str | None, argument("RUN", _run, runs)]
+RunArgument = Annotated[str | None, argument("RUN", _run, complete_runs)]
 _saved = "A path, an id, a part of one, or a name (by default the newest run's): its newest run with a checkpoint."
-RunWithCheckpoint = Annotated[str | None, argument("RUN", _saved, runs)]
+RunWithCheckpoint = Annotated[str | None, argument("RUN", _saved, complete_runs)]
 _watched = "A path, an id, a part of one, a name, or latest. By default the newest run that trains, else the newest."
-RunToWatch = Annotated[str | None, argument("RUN", _watched, runs)]
-RunName = Annotated[str, argument("RUN", "A path, an id, a part of one, or a name.", runs)]
+RunToWatch = Annotated[str | None, argument("RUN", _watched, complete_runs)]
+RunName = Annotated[str, argument("RUN", "A path, an id, a part of one, or a name.", complete_runs)]
 RunsFolder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of runs.")]

@@ -15,8 +15,8 @@ import typer
 
 from hookflow.errors import DiagnosisError, Problem, UserError, Where
 from hookflow.numbers import strict_json
-from hookflow.text import print_error, printable
-from hookflow.user_code import showable, through_user_code, was_printed
+from hookflow.text import make_printable, print_error
+from hookflow.user_code import has_user_frame, is_printed, make_showable
 
 Value = TypeVar("Value")
 
@@ -34,16 +34,16 @@ def echo(text: str, *, coloured: bool = False) -> None:
         return
     for line in text.split("\n"):
         if coloured:
-            print(_printable_coloured(line))
+            print(_replace_control_characters(line))
         else:
-            print(printable(line))
+            print(make_printable(line))
 
 
-def _printable_coloured(line: str) -> str:
+def _replace_control_characters(line: str) -> str:
     """Return a line with a dot for each control character but those of our own colours."""
     parts = COLOUR_SEQUENCE.split(line)  # text and colour in turn
     for k in range(0, len(parts), 2):
-        parts[k] = printable(parts[k])
+        parts[k] = make_printable(parts[k])
     return "".join(parts)
 
 
@@ -82,13 +82,13 @@ IN_BROWSER = "TEXTUAL_DRIVER" in os.environ
 
 
 @contextmanager
-def transient_line(text: str) -> Iterator[None]:
+def show_transient_line(text: str) -> Iterator[None]:
     """Show a line on a terminal while something is done, and remove it at the end."""
     if IN_BROWSER or not sys.stderr.isatty():
         yield
         return
     with suppress(OSError):
-        print(printable(text), end="\r", file=sys.stderr, flush=True)
+        print(make_printable(text), end="\r", file=sys.stderr, flush=True)
     try:
         yield
     finally:
@@ -109,7 +109,7 @@ def echo_error(error: UserError) -> None:
 
 
 @contextmanager
-def exits_after_traceback() -> Iterator[None]:
+def exit_after_traceback() -> Iterator[None]:
     """Exit with 1 when something raises, with its traceback printed once, and with 130 after Ctrl-C.
 
     A UserError goes through, to be printed.
@@ -121,19 +121,19 @@ def exits_after_traceback() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except Exception as error:
-        if not was_printed(error):  # the recorder prints what is raised while it records
-            if isinstance(error, DiagnosisError) and not through_user_code(error):
-                lines = traceback.format_exception_only(showable(error))
+        if not is_printed(error):  # the recorder prints what is raised while it records
+            if isinstance(error, DiagnosisError) and not has_user_frame(error):
+                lines = traceback.format_exception_only(make_showable(error))
             else:
-                lines = traceback.format_exception(showable(error))
+                lines = traceback.format_exception(make_showable(error))
             print_error("".join(lines).removesuffix("\n"))
         raise typer.Exit(1) from None
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def open_output_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write: it is there once all is written. Raises UserError when it cannot be written."""
-    from hookflow.events.rundir import whole
+    from hookflow.events.rundir import open_replacement
 
     try:
         if path.exists():
@@ -141,7 +141,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         if path.exists() and not path.is_file():  # a pipe, or a device
             file_manager: AbstractContextManager[BinaryIO] = path.open("wb")
         else:
-            file_manager = whole(path.resolve())
+            file_manager = open_replacement(path.resolve())
         with file_manager as file:
             yield file
     except OSError as error:
@@ -149,7 +149,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_file(path: Path, text: str) -> None:
-    with opened(path) as file:
+    with open_output_file(path) as file:
         file.write(text.encode())
 
 
@@ -171,7 +171,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None =
     """Return a table's lines: each cell below the one above it; the last column is wrapped to fit `width`, if given."""
     if not rows:
         return []
-    *cells, last = [_printable_column(column) for column in zip(*rows, strict=True)]
+    *cells, last = [_make_column_printable(column) for column in zip(*rows, strict=True)]
     padded = []
     for column in cells:
         column_width = max(map(len, column))
@@ -191,13 +191,13 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None =
     return lines
 
 
-def _printable_column(column: Sequence[str]) -> Sequence[str]:
+def _make_column_printable(column: Sequence[str]) -> Sequence[str]:
     if "".join(column).isprintable():  # in C: there may be 10,000 rows
         return column
-    return [printable(cell) for cell in column]
+    return [make_printable(cell) for cell in column]
 
 
-def brief(value: Any) -> str:
+def format_briefly(value: Any) -> str:
     """Return a value of the environment on one short line."""
     if value is None:
         return "-"

@@ -16,7 +16,7 @@ from typing import NoReturn
 import typer
 
 from hookflow.errors import UserError
-from hookflow.events.run_lock import MAX_LOCKS, adopt_locks, claim_of
+from hookflow.events.run_lock import MAX_LOCKS, adopt_locks, transfer_claim_of_locks
 from hookflow.events.rundir import RunDir, process_identity
 
 RAISED_AGAIN = (UserError, OSError, typer.Exit)
@@ -81,7 +81,7 @@ def _prepare(find: Callable[[], RunDir], theirs: socket.socket) -> NoReturn:
     try:
         run_dir = find()
         locks = take_kept(run_dir)
-        message = pickle.dumps(PreparedRun(run_dir.path, claim_of(locks, os.getppid())))
+        message = pickle.dumps(PreparedRun(run_dir.path, transfer_claim_of_locks(locks, os.getppid())))
     except RAISED_AGAIN as error:
         message = pickle.dumps(error)
     except KeyboardInterrupt:

@@ -15,9 +15,9 @@ import typer
 
 from hookflow.cli import options
 from hookflow.cli.output import check_writable, columns, echo, echo_json
-from hookflow.cli.resume import Changes, as_recorded
+from hookflow.cli.resume import PipelineChanges, as_recorded
 from hookflow.errors import Problem, UserError, Where, first_few
-from hookflow.numbers import counted, number, one_line
+from hookflow.numbers import format_count, number, one_line
 from hookflow.text import print_error
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def rerun(
     Example: `hookflow rerun cifar --at 1200 --with grad_norm --with ./probe.py:Probe`
     """
     from hookflow.events.log import event_log
-    from hookflow.events.temporary_files import temporary_folder
+    from hookflow.events.temporary_files import find_temporary_folder
     from hookflow.rerun.comparison import code_causes, compare
     from hookflow.runner.attempt.main import prepare_exit
     from hookflow.service.runs import find_run, scalar_rows
@@ -79,19 +79,19 @@ def rerun(
     records = event_log(run_dir.events).read_all()
     done = _last_iteration(records)
     if at > done + 1:  # the next one may be that which has raised
-        raise UserError(Problem(f"the run {run_dir.id} has done {counted(done, 'iteration')}", Where("--at")))
+        raise UserError(Problem(f"the run {run_dir.id} has done {format_count(done, 'iteration')}", Where("--at")))
     end = at + for_ - 1
     parent = _before(run_dir, at)
     begin = 0
     if parent is not None:
         begin = parent.it
     world = _world(parent, records)
-    tools = _tools(at, for_, save_batch, trace=trace, debug=debug, world=world)
-    folder = Path(tempfile.mkdtemp(prefix="hookflow-rerun-", dir=temporary_folder()))
-    project = _project(run_dir, at, folder, recorded=code == "recorded")
+    tools = _list_tool_overrides(at, for_, save_batch, trace=trace, debug=debug, world=world)
+    folder = Path(tempfile.mkdtemp(prefix="hookflow-rerun-", dir=find_temporary_folder()))
+    project = _choose_project(run_dir, at, folder, recorded=code == "recorded")
     changes = [*tools, *(set_ or ())]
     target, left_out = _target(run_dir, parent, end, with_ or (), tuple(without or ()), changes, project.base)
-    again = _trained(target, parent, world, folder, project)
+    again = _train_rerun(target, parent, world, folder, project)
     new_records = event_log(again.events).read_all()
     is_reduced = bool(without or left_out)
     result = compare(scalar_rows(records), scalar_rows(new_records), begin, end, without=is_reduced)
@@ -120,7 +120,7 @@ def rerun(
         for error in _final_errors(new_records):
             echo(f"  it ended with {error}")
         if falls_short:
-            echo(f"  it has ended early: the run has done {counted(done, 'iteration')}")
+            echo(f"  it has ended early: the run has done {format_count(done, 'iteration')}")
         if trace:
             echo(f"the trace, for ui.perfetto.dev: hookflow export {again.path} --format perfetto --out trace.json")
         echo(f"the rerun: hookflow show {again.path}")
@@ -145,12 +145,12 @@ def _changed_facts(
     records: Sequence[Mapping[str, Any]], new_records: Sequence[Mapping[str, Any]], begin: int
 ) -> Iterator[str]:
     """Yield which facts of the machine differ between the attempt that did iteration `begin` and the rerun."""
-    from hookflow.rerun.comparison import causes
+    from hookflow.rerun.comparison import find_causes
 
     attempts = [record for record in records if record["k"] == "run" and record["it"] <= begin]
     now = next(record for record in new_records if record["k"] == "run")
     if attempts:
-        yield from causes(attempts[-1], now)
+        yield from find_causes(attempts[-1], now)
 
 
 def _world(parent: Parent | None, records: Sequence[Mapping[str, Any]]) -> int:
@@ -165,7 +165,9 @@ def _world(parent: Parent | None, records: Sequence[Mapping[str, Any]]) -> int:
     return 1
 
 
-def _tools(at: int, iters: int, batch: Path | None, *, trace: bool, debug: bool, world: int) -> Iterator[str]:
+def _list_tool_overrides(
+    at: int, iters: int, batch: Path | None, *, trace: bool, debug: bool, world: int
+) -> Iterator[str]:
     """Yield overrides with the hooks that save a batch, stop in the debugger, and trace."""
     from hookflow.events.commands import MOST_TRACED
     from hookflow.rerun.rerun_hooks import BatchSaver, IterationDebugger, IterationTracer, override
@@ -186,11 +188,11 @@ def _tools(at: int, iters: int, batch: Path | None, *, trace: bool, debug: bool,
 def _before(run_dir: RunDir, at: int) -> Parent | None:
     """Return the newest checkpoint before iteration `at` that is whole, or that the run was forked from; or None."""
     from hookflow.events.rundir import Parent
-    from hookflow.runner.checkpoint.held import held_parent
-    from hookflow.runner.checkpoint.manifest import damage, list_checkpoints, read_manifest
+    from hookflow.runner.checkpoint.held import find_parent_checkpoint
+    from hookflow.runner.checkpoint.manifest import find_damage, list_checkpoints, read_manifest
 
     for path in list_checkpoints(run_dir.checkpoints):
-        if damage(path, thorough=False):
+        if find_damage(path, thorough=False):
             continue
         iteration = read_manifest(path)["it"]
         if iteration < at:
@@ -200,8 +202,8 @@ def _before(run_dir: RunDir, at: int) -> Parent | None:
         return None
     if forked.it >= at:
         raise UserError(Problem(f"iteration {at} is before {run_dir.id}: it is one of {forked.run}", Where("--at")))
-    start = held_parent(run_dir, forked)
-    found_damage = damage(start, thorough=False)
+    start = find_parent_checkpoint(run_dir, forked)
+    found_damage = find_damage(start, thorough=False)
     if found_damage:
         message = f"iteration {at} would be done again from {forked}, where {run_dir.id} begins: {found_damage}"
         raise UserError(Problem(message, Where("--at")))
@@ -224,22 +226,27 @@ def _target(
     from hookflow.pipeline.layers import Override
     from hookflow.pipeline.load import missing_objects
     from hookflow.rerun.rerun_hooks import HOOK_NAMES, RerunEnd, override
-    from hookflow.runner.checkpoint.resume_rules import recorded
+    from hookflow.runner.checkpoint.resume_rules import read_recorded
 
     folder = run_dir.path
     if parent is not None and parent.run == run_dir.id:
         folder = Path(parent.path)
-    loaded, _ = recorded(folder)
+    loaded, _ = read_recorded(folder)
     pipeline = loaded.public
     added: dict[str, Override] = {}
     for use in with_:
         name = _name_for(use, {*pipeline.hooks, HOOK_NAMES[RerunEnd], *added})
         added[name] = Override(f"hooks.{name}={_use(use)}", Where(f"--with {use}"))
-    confinement = _confine(loaded, base, without)
+    confinement = _make_confinement(loaded, base, without)
     # a hook may log a number one iteration late
-    overrides = (override(RerunEnd, at=end + 1), *_unthrottle(pipeline), *confinement.overrides, *changes)
+    overrides = (
+        override(RerunEnd, at=end + 1),
+        *_list_unthrottling_overrides(pipeline),
+        *confinement.overrides,
+        *changes,
+    )
     dropped = (*without, *confinement.left_out)
-    target = as_recorded(run_dir, folder, Changes(overrides, dropped), added.values(), base)
+    target = as_recorded(run_dir, folder, PipelineChanges(overrides, dropped), added.values(), base)
     missing = missing_objects(target.loaded)
     if missing:
         raise UserError(missing)
@@ -258,7 +265,7 @@ class RerunProject:
     copy: Path | None = None
 
 
-def _project(run_dir: RunDir, at: int, folder: Path, *, recorded: bool) -> RerunProject:
+def _choose_project(run_dir: RunDir, at: int, folder: Path, *, recorded: bool) -> RerunProject:
     """Return the project to run iteration `at` with; a copy in `folder` where the `recorded` code has changed since."""
     from hookflow.events.recorded_code import code_before, compare_code, name_changes
     from hookflow.events.rundir import short
@@ -287,7 +294,7 @@ def _project(run_dir: RunDir, at: int, folder: Path, *, recorded: bool) -> Rerun
     except OSError as error:
         raise UserError(Problem(f"the recorded code cannot be written to {top}: {error.strerror}")) from None
     copy.import_first()
-    return RerunProject(copy.place_of(Path(os.path.realpath(base))), code, top)
+    return RerunProject(copy.find_place(Path(os.path.realpath(base))), code, top)
 
 
 def _use(use: str) -> str:
@@ -311,7 +318,7 @@ def _name_for(use: str, names: set[str]) -> str:
     return name
 
 
-def _unthrottle(pipeline: Pipeline) -> Iterator[str]:
+def _list_unthrottling_overrides(pipeline: Pipeline) -> Iterator[str]:
     """Yield the overrides by which a rerun skips no firing for its cost."""
     for name, hook in pipeline.hooks.items():
         if hook.over_budget != "warn":
@@ -319,14 +326,14 @@ def _unthrottle(pipeline: Pipeline) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Confinement:
+class RerunConfinement:
     """The measures that keep a rerun from writing outside its own folder: overrides, and hooks that are left out."""
 
     overrides: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
-def _confine(recorded: Loaded, base: Path, without: Collection[str]) -> Confinement:
+def _make_confinement(recorded: Loaded, base: Path, without: Collection[str]) -> RerunConfinement:
     """Return the changes after which a recorded pipeline has no writers, notifications, or hooks that write elsewhere.
 
     The class of each hook decides, so that a subclass, and a class named by its path, count as what they are. The
@@ -349,12 +356,12 @@ def _confine(recorded: Loaded, base: Path, without: Collection[str]) -> Confinem
             spec = find_specs(recorded, [name], base)[name]
         except UserError:
             continue
-        outside = spec.outside_arguments()
+        outside = spec.find_outside_arguments()
         if outside is None:
             left_out.append(name)
         elif outside:
             overrides += _without_arguments(spec, node.args, outside)
-    return Confinement(tuple(overrides), tuple(left_out))
+    return RerunConfinement(tuple(overrides), tuple(left_out))
 
 
 def _without_arguments(
@@ -373,7 +380,7 @@ def _without_arguments(
         yield f"hooks.{spec.name}.args={as_toml(kept)}"
 
 
-def _trained(target: Target, parent: Parent | None, world: int, folder: Path, project: RerunProject) -> RunDir:
+def _train_rerun(target: Target, parent: Parent | None, world: int, folder: Path, project: RerunProject) -> RunDir:
     """Train in this process, or by ranks; return the directory of the rerun, which may have raised as the run did.
 
     Exits with 2 after a user's mistake, and with 130 or 143 after a signal.
@@ -405,16 +412,16 @@ def _report(
     yield f"iterations {result.begin + 1:,} to {min(reached, result.end):,} of {named}"
     names = "no name"
     if result.names:
-        names = f"{counted(len(result.names), 'name')} ({first_few(result.names)})"
+        names = f"{format_count(len(result.names), 'name')} ({first_few(result.names)})"
     if not result.unlike:
-        yield f"  {counted(result.compared, 'number')} of {names}: every one is as recorded, to the bit"
+        yield f"  {format_count(result.compared, 'number')} of {names}: every one is as recorded, to the bit"
     else:
         first = result.unlike[0]
         now = "nothing"
         if first.now is not None:
             now = repr(first.now)
         yield f"  first difference in iteration {first.iter:,}: {first.name} was {first.recorded!r}, and is {now}"
-        yield f"  {len(result.unlike):,} of {counted(result.compared, 'number')} of {names} differ"
+        yield f"  {len(result.unlike):,} of {format_count(result.compared, 'number')} of {names} differ"
         for cause in why:
             yield f"  {cause}"
         if probes:
@@ -425,10 +432,10 @@ def _report(
         yield f"  not compared, since a clock or the machine makes them: {', '.join(result.measured)}"
     if result.silent:
         yield f"  not compared, since no hook of the rerun logs them: {', '.join(result.silent)}"
-    yield from _added_numbers(result.more, at)
+    yield from _format_added_numbers(result.more, at)
 
 
-def _added_numbers(more: Mapping[str, Mapping[int, float]], at: int) -> Iterator[str]:
+def _format_added_numbers(more: Mapping[str, Mapping[int, float]], at: int) -> Iterator[str]:
     """Yield a table of the numbers that the recording does not have, from iteration `at` on."""
     names = []
     iterations: set[int] = set()
@@ -450,4 +457,4 @@ def _added_numbers(more: Mapping[str, Mapping[int, float]], at: int) -> Iterator
     yield ""
     yield from columns(rows, "  ")
     if len(names) > MAX_ROWS or len(iterations) > MAX_ITERATIONS:
-        yield f"  of {counted(len(names), 'number')} in {counted(len(iterations), 'iteration')}"
+        yield f"  of {format_count(len(names), 'number')} in {format_count(len(iterations), 'iteration')}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hookflow.errors import Problem, UserError, by_place
+from hookflow.errors import Problem, UserError, make_place_key
 from hookflow.text import print_error
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class PipelineChanges:
     """The changes of a pipeline on the command line."""
 
     overrides: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class ResumeTarget:
     hooks: Collection[str] | None = None
 
 
-def _parse_target(target: str | None, changes: Changes) -> ResumeTarget:
+def _parse_target(target: str | None, changes: PipelineChanges) -> ResumeTarget:
     """Return what a run, a pipeline file or the folder of a checkpoint means.
 
     Raises UserError where the file is wrong, and for RUN:CHECKPOINT, which is no run to go on with.
@@ -84,7 +84,9 @@ def _parse_target(target: str | None, changes: Changes) -> ResumeTarget:
     return named
 
 
-def resumed(target: str | None, changes: Changes, *, allow_changed_hooks: bool = False, strict: bool = False) -> RunDir:
+def prepare_resume(
+    target: str | None, changes: PipelineChanges, *, allow_changed_hooks: bool = False, strict: bool = False
+) -> RunDir:
     """Return the run to resume, once what differs from its recording is shown, accepted, and written down beside it.
 
     `target` is a run, or a pipeline file: then its newest run is resumed by the file as it is now, with the `--set` and
@@ -94,8 +96,8 @@ def resumed(target: str | None, changes: Changes, *, allow_changed_hooks: bool =
     """
     from hookflow.events.run_lock import release
     from hookflow.events.rundir import resume_command
-    from hookflow.runner.checkpoint.manifest import damage, list_checkpoints, newest_good
-    from hookflow.runner.checkpoint.resume_rules import recorded
+    from hookflow.runner.checkpoint.manifest import find_damage, find_newest_good, list_checkpoints
+    from hookflow.runner.checkpoint.resume_rules import read_recorded
     from hookflow.runner.process.launch import claim, keep, rollback_resume, stage_resume
     from hookflow.service.code import check_code
     from hookflow.service.pipelines import Target
@@ -111,13 +113,13 @@ def resumed(target: str | None, changes: Changes, *, allow_changed_hooks: bool =
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         rollback_resume(run_dir)  # what a resume that was killed has left
-        newest, _ = newest_good(list_checkpoints(run_dir.checkpoints), partial(damage, thorough=False))
+        newest, _ = find_newest_good(list_checkpoints(run_dir.checkpoints), partial(find_damage, thorough=False))
         _check_version(run_dir)
-        then = Target(f"{run_dir.id} as it was recorded", *recorded(run_dir.path), run_dir.base())
+        then = Target(f"{run_dir.id} as it was recorded", *read_recorded(run_dir.path), run_dir.base())
         now = then
         is_changed = named.file is not None or changes.any_of_keys()
         if is_changed:
-            now = _wanted(run_dir, named.file, named.hooks, changes)
+            now = _read_target(run_dir, named.file, named.hooks, changes)
         _accept(run_dir, newest, then, now, allow_changed_hooks=allow_changed_hooks)
         if strict and newest is not None:
             check_code(run_dir, newest, now)
@@ -166,20 +168,20 @@ def _check_version(run_dir: RunDir) -> None:
         raise UserError(Problem(f"{author}, and this version reads format {VERSION}", hint="update hookflow"))
 
 
-def _wanted(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, changes: Changes) -> Target:
+def _read_target(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, changes: PipelineChanges) -> Target:
     """Return the pipeline to run: the file, or without one the recorded pipeline, with the changes made.
 
     `hooks` are those of the file.
     """
     from hookflow.service.pipelines import Target, read_pipeline, valid_plan
-    from hookflow.service.runs import recorded_plan
+    from hookflow.service.runs import read_recorded_plan
 
     if file is None:
         return as_recorded(run_dir, run_dir.path, changes)
-    kept = list(_kept(run_dir.describe().get("overrides", []), changes.overrides, hooks))
+    kept = list(_list_kept_overrides(run_dir.describe().get("overrides", []), changes.overrides, hooks))
     shuffle = changes.shuffle
     if shuffle is None:
-        shuffle = recorded_plan(run_dir).shuffle
+        shuffle = read_recorded_plan(run_dir).shuffle
     if kept:
         options = " ".join(f"--set {override}" for override in kept)
         print_error(f"kept from the start of the run: {options}")
@@ -189,15 +191,15 @@ def _wanted(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, c
 
 
 def as_recorded(
-    run_dir: RunDir, folder: Path, changes: Changes, hooks: Iterable[Override] = (), base: Path | None = None
+    run_dir: RunDir, folder: Path, changes: PipelineChanges, hooks: Iterable[Override] = (), base: Path | None = None
 ) -> Target:
     """Return the pipeline that a run has recorded in its directory or in a checkpoint (`folder`), with the changes.
 
     They are made after `hooks` are added. The pipeline's own files are relative to `base`, that of the run if left out.
     """
-    from hookflow.events.initial_weights import recorded_weights
+    from hookflow.events.initial_weights import read_recorded_weights
     from hookflow.events.rundir import short
-    from hookflow.runner.checkpoint.resume_rules import recorded
+    from hookflow.runner.checkpoint.resume_rules import read_recorded
     from hookflow.service.pipelines import Target, read_pipeline, valid_plan
 
     facts = run_dir.describe()
@@ -206,20 +208,20 @@ def as_recorded(
         base = run_dir.base()
     shuffle = changes.shuffle
     if shuffle is None:
-        _, recorded_plan = recorded(folder)
+        _, recorded_plan = read_recorded(folder)
         shuffle = recorded_plan.shuffle
     overrides: tuple[str | Override, ...] = (*hooks, *changes.overrides)
     loaded = read_pipeline(short(file), overrides, without=changes.without, only=changes.only, base=base)
     plan = valid_plan(loaded, base, shuffle, begins=False)
     changed = " ".join(loaded.overrides) or f"--shuffle {shuffle}"
-    kept = _kept(facts.get("overrides", []), changes.overrides, None)
+    kept = _list_kept_overrides(facts.get("overrides", []), changes.overrides, None)
     all_overrides = dict.fromkeys((*kept, *loaded.overrides))  # each once
     source = Path(facts.get("source", file))
-    loaded = replace(loaded, source=source, overrides=tuple(all_overrides), weights=recorded_weights(run_dir))
+    loaded = replace(loaded, source=source, overrides=tuple(all_overrides), weights=read_recorded_weights(run_dir))
     return Target(f"{run_dir.id} with {changed}", loaded, plan, base)
 
 
-def _kept(recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | None) -> Iterator[str]:
+def _list_kept_overrides(recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | None) -> Iterator[str]:
     """Yield the recorded overrides that no new one replaces; not those of hooks that the file no longer has."""
     from hookflow.pipeline.layers import OTHER_LENGTH
 
@@ -250,7 +252,7 @@ def _accept(run_dir: RunDir, checkpoint: Path | None, then: Target, now: Target,
     """Show what differs. Raises UserError with each change that a run cannot make once it has a checkpoint."""
     from hookflow.events.rundir import run_argument
     from hookflow.graph.plan import difference
-    from hookflow.runner.checkpoint.resume_rules import ChangeRule, changed_hooks, changes_since
+    from hookflow.runner.checkpoint.resume_rules import ChangeRule, changed_hooks, find_changes_since
     from hookflow.service.differences import difference_lines
 
     if now is then:
@@ -260,7 +262,7 @@ def _accept(run_dir: RunDir, checkpoint: Path | None, then: Target, now: Target,
         print_error("\n".join([*difference_lines(then, now, result), ""]))
     if checkpoint is None:
         return  # the run begins anew, and may begin as it likes
-    changes = changes_since(checkpoint, now.loaded.public, now.plan)
+    changes = find_changes_since(checkpoint, now.loaded.public, now.plan)
     places = now.loaded.places
     refused = []
     for change in changes:
@@ -272,7 +274,7 @@ def _accept(run_dir: RunDir, checkpoint: Path | None, then: Target, now: Target,
     if not allow_changed_hooks:
         refused += changed_hooks(changes, f"the checkpoint {checkpoint.name}", places)
     if refused:
-        raise UserError(sorted(refused, key=by_place))
+        raise UserError(sorted(refused, key=make_place_key))
 
 
 def _check_newest(chosen: RunDir, newest: RunDir) -> None:

@@ -26,15 +26,15 @@ from hookflow.cli.output import (
     check_terminal,
     columns,
     echo,
-    exits_after_traceback,
+    exit_after_traceback,
     has_terminal,
     warn_of,
 )
 from hookflow.cli.preparation import prepare_in_child
-from hookflow.cli.resume import Changes, as_recorded, resumed
+from hookflow.cli.resume import PipelineChanges, as_recorded, prepare_resume
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import exit_code
-from hookflow.numbers import counted, size
+from hookflow.numbers import format_count, size
 from hookflow.text import drop_unprinted, print_error
 
 if TYPE_CHECKING:
@@ -100,22 +100,22 @@ def run(
         overrides.append("run.test=true")
     if overfit is not None:
         overrides.append(f"run.overfit={overfit}")  # a share stands for itself: it is no TOML
-    changes = Changes(tuple(overrides), tuple(without or ()), tuple(only or ()), shuffle, dir)
+    changes = PipelineChanges(tuple(overrides), tuple(without or ()), tuple(only or ()), shuffle, dir)
     start = StartOptions(ui, detach, in_process, nproc, max_restarts)
     torchrun = start.by_torchrun
     if strict and not resume:
         hint = "hookflow check --strict refuses warnings of a pipeline"
         raise UserError(Problem("--strict compares the code with that of a checkpoint", Where("--resume"), hint))
     if dry_run and not torchrun:
-        start.refuse("--dry-run does everything once, in this process", {"--resume": resume})
-        _dry_run(*compiled(target, changes, warns=True))
+        start.reject_process_options("--dry-run does everything once, in this process", {"--resume": resume})
+        _run_dry(*compiled(target, changes, warns=True))
         return
 
     def find() -> RunDir:
         if dry_run:
-            _refuse(STARTED_BY_TORCHRUN, {"--dry-run": dry_run})
+            _reject_options(STARTED_BY_TORCHRUN, {"--dry-run": dry_run})
         if resume:
-            return resumed(target, changes, allow_changed_hooks=allow_changed_hooks, strict=strict)
+            return prepare_resume(target, changes, allow_changed_hooks=allow_changed_hooks, strict=strict)
         from hookflow.runner.process.launch import new_run
 
         return new_run(*compiled(target, changes, warns=detach and not torchrun))
@@ -124,7 +124,7 @@ def run(
 
 
 def fork(
-    parent: Annotated[str, options.argument("RUN[:CHECKPOINT]", PARENT_HELP, options.runs)],
+    parent: Annotated[str, options.argument("RUN[:CHECKPOINT]", PARENT_HELP, options.complete_runs)],
     file: Annotated[Path | None, options.argument("[FILE]", FORK_FILE_HELP)] = None,
     set_: options.Overrides = None,
     without: options.Without = None,
@@ -150,16 +150,16 @@ def fork(
     overrides = list(set_ or ())
     if test:
         overrides.append("run.test=true")
-    changes = Changes(tuple(overrides), tuple(without or ()), tuple(only or ()), shuffle, dir)
+    changes = PipelineChanges(tuple(overrides), tuple(without or ()), tuple(only or ()), shuffle, dir)
     start = StartOptions(ui, detach, in_process, nproc, max_restarts)
-    start.train(lambda: forked(parent, file, changes))
+    start.train(lambda: make_fork(parent, file, changes))
 
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
     """How a run is started and shown: the options that the commands share which train."""
 
-    ui: options.UI
+    ui: options.UIKind
     detach: bool
     in_process: bool
     nproc: str | None
@@ -168,11 +168,11 @@ class StartOptions:
     @property
     def by_torchrun(self) -> bool:
         """Whether torchrun has started this process, as one of several ranks."""
-        from hookflow.runner.distributed.rendezvous import started_by_torchrun
+        from hookflow.runner.distributed.rendezvous import is_started_by_torchrun
 
-        return started_by_torchrun()
+        return is_started_by_torchrun()
 
-    def refuse(self, why: str, others: Mapping[str, Any]) -> None:
+    def reject_process_options(self, why: str, others: Mapping[str, Any]) -> None:
         """Raise UserError for each option that starts processes, and each of the others, that is given."""
         flags = {
             "--detach": self.detach,
@@ -180,7 +180,7 @@ class StartOptions:
             "--nproc": self.nproc,
             "--max-restarts": self.max_restarts,
         }
-        _refuse(why, {**flags, **others})
+        _reject_options(why, {**flags, **others})
 
     def train(self, find: Callable[[], RunDir], *, resume: bool = False, allow_changed_hooks: bool = False) -> None:
         """Train the run that `find` returns, and exit with its exit code, unless it is detached."""
@@ -189,7 +189,7 @@ class StartOptions:
         _warn_of_slurm_tasks()
         if self.in_process:
             several = {"--nproc": self.nproc, "--max-restarts": self.max_restarts}
-            _refuse("--in-process is for a single process", several)
+            _reject_options("--in-process is for a single process", several)
         ranks = self._num_ranks()
         if self.in_process:
             self._train_here(find, resume, allow_changed_hooks)
@@ -205,16 +205,16 @@ class StartOptions:
 
         def begin() -> subprocess.Popen[bytes]:
             child = start(run_dir, *flags, nproc=ranks, max_restarts=self.max_restarts, standby=standby)
-            if not self.detach and _chosen(self.ui) != "tui":
+            if not self.detach and _choose_ui(self.ui) != "tui":
                 hand_on_signals(child, pressed)
             return child
 
         with nullcontext() if ranks else closing(StandbyProcess()) as standby:
-            if not self.detach and _chosen(self.ui) == "tui":
+            if not self.detach and _choose_ui(self.ui) == "tui":
                 from hookflow.monitor import settings
-                from hookflow.monitor.app import pages_of_actions
+                from hookflow.monitor.app import list_pages_of_actions
 
-                settings.load(pages_of_actions())  # before anything begins: a mistake there ends this command
+                settings.load(list_pages_of_actions())  # before anything begins: a mistake there ends this command
             if self.detach:
                 run_dir = find()
                 child = begin()
@@ -222,8 +222,8 @@ class StartOptions:
                 return
             run_dir = prepare_in_child(find)
             child_exit = ChildExit(run_dir, begin)
-            code = exit_code(_echo(run_dir, child_exit, _chosen(self.ui), pressed))
-        _exit(run_dir, code, shown=self.ui != "none", left=_chosen(self.ui) == "tui")
+            code = exit_code(_echo(run_dir, child_exit, _choose_ui(self.ui), pressed))
+        _exit(run_dir, code, shown=self.ui != "none", left=_choose_ui(self.ui) == "tui")
 
     def _num_ranks(self) -> int | None:
         """Return how many ranks train; None where the run is a single process without a launcher."""
@@ -249,7 +249,7 @@ class StartOptions:
         from hookflow.cli.torchrun import train_as_rank
 
         def checked() -> RunDir:  # on rank 0, which tells the others
-            self.refuse(STARTED_BY_TORCHRUN, {"--ui=tui": self.ui == "tui"})
+            self.reject_process_options(STARTED_BY_TORCHRUN, {"--ui=tui": self.ui == "tui"})
             return find()
 
         shown = self.ui
@@ -291,7 +291,7 @@ def _exit(run_dir: RunDir, code: int, *, shown: bool, left: bool = False) -> NoR
     raise typer.Exit(code)
 
 
-def compiled(target: str | None, changes: Changes, *, warns: bool = False) -> tuple[Loaded, Plan]:
+def compiled(target: str | None, changes: PipelineChanges, *, warns: bool = False) -> tuple[Loaded, Plan]:
     """Return the pipeline of a file, and its plan; print the warnings of the plan if `warns` is true."""
     from hookflow.events.rundir import run_argument
     from hookflow.pipeline.layers import nearest_file
@@ -323,7 +323,7 @@ FORK_TRIES = 10
 """How often a checkpoint is chosen, where the parent removes the chosen one before the fork holds it."""
 
 
-def forked(named: str, file: Path | None, changes: Changes) -> RunDir:
+def make_fork(named: str, file: Path | None, changes: PipelineChanges) -> RunDir:
     """Make the directory of a fork, which holds the checkpoint, and show how it differs from its parent.
 
     A parent that trains may remove the checkpoint meanwhile: then another one is chosen. Raises UserError when there is
@@ -331,16 +331,16 @@ def forked(named: str, file: Path | None, changes: Changes) -> RunDir:
     """
     for _ in range(FORK_TRIES):
         with suppress(_RemovedError):
-            return _forked(named, file, changes)
+            return _make_fork_directory(named, file, changes)
     message = f"{named} removes its checkpoints more quickly than one can be read"
     raise UserError(Problem(message, hint="pause the run, or give its checkpoint hook a larger keep"))
 
 
-def _forked(named: str, file: Path | None, changes: Changes) -> RunDir:
+def _make_fork_directory(named: str, file: Path | None, changes: PipelineChanges) -> RunDir:
     from hookflow.cli.evaluate import warn_of_line
     from hookflow.events.recorded_code import code_before, copy_code
     from hookflow.events.rundir import Parent
-    from hookflow.runner.checkpoint.held import hold_parent
+    from hookflow.runner.checkpoint.held import link_parent_checkpoint
     from hookflow.runner.checkpoint.manifest import DamagedError, read_manifest
     from hookflow.runner.process.launch import new_run
     from hookflow.service.checkpoints import find_checkpoint
@@ -349,7 +349,7 @@ def _forked(named: str, file: Path | None, changes: Changes) -> RunDir:
     try:
         manifest = read_manifest(checkpoint)
         parent = Parent(run_dir.id, checkpoint.name, manifest["it"], str(checkpoint.absolute()))
-        now = _fork_target(run_dir, parent, file, changes)
+        now = _read_fork_target(run_dir, parent, file, changes)
     except (DamagedError, UserError):
         if checkpoint.exists():
             raise
@@ -361,7 +361,7 @@ def _forked(named: str, file: Path | None, changes: Changes) -> RunDir:
         runs = run_dir.path.parent.parent
     fork_dir = new_run(now.loaded, now.plan, runs, base=now.base, parent=parent)
     try:
-        hold_parent(fork_dir, parent)
+        link_parent_checkpoint(fork_dir, parent)
     except OSError as error:
         shutil.rmtree(fork_dir.path)
         if checkpoint.exists():
@@ -373,15 +373,15 @@ def _forked(named: str, file: Path | None, changes: Changes) -> RunDir:
     return fork_dir
 
 
-def _fork_target(run_dir: RunDir, parent: Parent, file: Path | None, changes: Changes) -> Target:
+def _read_fork_target(run_dir: RunDir, parent: Parent, file: Path | None, changes: PipelineChanges) -> Target:
     """Return the pipeline of a fork, and show how it differs from that of its parent's checkpoint."""
     from hookflow.graph.plan import difference
-    from hookflow.runner.checkpoint.resume_rules import recorded
+    from hookflow.runner.checkpoint.resume_rules import read_recorded
     from hookflow.service.differences import difference_lines
     from hookflow.service.pipelines import Target, valid_plan
 
     checkpoint = Path(parent.path)
-    then = Target(str(parent), *recorded(checkpoint), run_dir.base())
+    then = Target(str(parent), *read_recorded(checkpoint), run_dir.base())
     if file is None:
         now = as_recorded(run_dir, checkpoint, changes)
     else:
@@ -404,7 +404,7 @@ def _check_length(now: Target, parent: Parent, epochs: int) -> None:
             raise UserError(Problem(message, now.loaded.places.of(f"run.{key}"), hint))
 
 
-def _refuse(why: str, flags: dict[str, Any]) -> None:
+def _reject_options(why: str, flags: dict[str, Any]) -> None:
     """Raise UserError for each of the options that is given."""
     problems = []
     for option, value in flags.items():
@@ -428,18 +428,18 @@ def _number_of(nproc: str) -> int:
     return int(nproc)
 
 
-def _dry_run(loaded: Loaded, plan: Plan) -> None:
+def _run_dry(loaded: Loaded, plan: Plan) -> None:
     """Execute a dry run and print its report; exit with 1 when something raised, with 130 after Ctrl-C."""
-    from hookflow.trials.temporary_run import dry_run
+    from hookflow.trials.temporary_run import run_dry
 
-    with exits_after_traceback():
-        result = dry_run(loaded, plan, loaded.source.parent, warn_of)
+    with exit_after_traceback():
+        result = run_dry(loaded, plan, loaded.source.parent, warn_of)
     echo(f"{loaded.source}: dry run passed in {result.seconds:.1f} s; nothing was kept")
-    for name, text in _dry_run_facts(loaded, plan, result):
+    for name, text in _list_dry_run_facts(loaded, plan, result):
         echo(f"  {name:<10} {text}")
 
 
-def _dry_run_facts(loaded: Loaded, plan: Plan, result: DryRun) -> Iterator[tuple[str, str]]:
+def _list_dry_run_facts(loaded: Loaded, plan: Plan, result: DryRun) -> Iterator[tuple[str, str]]:
     """Yield what a dry run has found out, each with its label; a fact of several lines has the label at the first."""
     from hookflow.runner.distributed.parallel import class_of
 
@@ -447,23 +447,23 @@ def _dry_run_facts(loaded: Loaded, plan: Plan, result: DryRun) -> Iterator[tuple
     name = " + ".join(class_of(model) for model in parts.models.values())
     params = sum(parameter.numel() for parameter in parts.model.parameters())
     yield "model", f"{name}, {params:,} parameters, on {result.device} in {parts.precision}"
-    yield from _labelled("layers", _layers(result.layers))
+    yield from _label_lines("layers", _format_layers(result.layers))
     for split, data in result.data.items():
         yield split, _describe_data(data)
     yield "length", _describe_length(loaded, parts.epoch_lengths)
     if parts.effective_batch:
         yield "step", parts.effective_batch
     points = {binding.point for binding in result.fired}
-    yield "fired", f"{len(result.fired)} of {len(plan.bindings)} bindings, at {counted(len(points), 'point')}"
+    yield "fired", f"{len(result.fired)} of {len(plan.bindings)} bindings, at {format_count(len(points), 'point')}"
     bindings_by_reason: dict[str, list[str]] = {}
     for silent in result.silent:
         bindings_by_reason.setdefault(silent.why, []).append(f"{silent.hook} at {silent.point}")
     silences = [f"{reason}: {', '.join(bindings)}" for reason, bindings in bindings_by_reason.items()]
-    yield from _labelled("not fired", silences)
+    yield from _label_lines("not fired", silences)
     yield "checkpoint", f"written and read back, {result.checkpoint:,} bytes"
 
 
-def _labelled(label: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _label_lines(label: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield lines, the first one with the label."""
     for line in lines:
         yield label, line
@@ -471,7 +471,7 @@ def _labelled(label: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _describe_data(data: DataInfo) -> str:
-    text = f"{data['name']}, {counted(data['batches'], 'batch')}"
+    text = f"{data['name']}, {format_count(data['batches'], 'batch')}"
     if data["synthetic"]:
         text = f"SYNTHETIC {text}"
     if data["batch_size"]:
@@ -486,20 +486,20 @@ def _describe_length(loaded: Loaded, lengths: EpochLengths) -> str:
     run = loaded.pipeline.run
     epochs = run.epoch_limit or 0
     if run.is_endless:
-        return f"no limit of epochs, the first of {counted(lengths.at(0), 'iteration')}"
-    total = counted(all_iterations(epochs, run.max_iters, lengths), "iteration")
+        return f"no limit of epochs, the first of {format_count(lengths.at(0), 'iteration')}"
+    total = format_count(all_iterations(epochs, run.max_iters, lengths), "iteration")
     if epochs == 0:
         return total
-    changes = [f"{length:,} after {counted(first, 'epoch')}" for first, length in lengths.stages[1:]]
-    each = ", ".join([counted(lengths.at(0), "iteration"), *changes])
-    return f"{counted(epochs, 'epoch')} of {each}: {total}"
+    changes = [f"{length:,} after {format_count(first, 'epoch')}" for first, length in lengths.stages[1:]]
+    each = ", ".join([format_count(lengths.at(0), "iteration"), *changes])
+    return f"{format_count(epochs, 'epoch')} of {each}: {total}"
 
 
 MAX_LAYERS = 40
 """How many layers are listed."""
 
 
-def _layers(layers: Sequence[Layer]) -> list[str]:
+def _format_layers(layers: Sequence[Layer]) -> list[str]:
     """Return a line for each of the first layers, and one for all of them."""
     from hookflow.monitor.summary import layer_rows
 
@@ -514,7 +514,7 @@ def _layers(layers: Sequence[Layer]) -> list[str]:
     return lines
 
 
-def _chosen(ui: options.UI) -> options.UI:
+def _choose_ui(ui: options.UIKind) -> options.UIKind:
     if ui == "tui":
         check_terminal()
     if ui != "auto":
@@ -524,10 +524,10 @@ def _chosen(ui: options.UI) -> options.UI:
     return "plain"
 
 
-def _echo(run_dir: RunDir, child_exit: ChildExit, ui: options.UI, pressed: Sized) -> int:
+def _echo(run_dir: RunDir, child_exit: ChildExit, ui: options.UIKind, pressed: Sized) -> int:
     """Train and show the run until it ends, or the dashboard is left; return its exit code."""
     if ui == "tui":
-        return _dashboard(run_dir, child_exit)
+        return _show_dashboard(run_dir, child_exit)
     if ui == "none":
         return child_exit.wait()
     from hookflow.monitor import plain
@@ -535,10 +535,10 @@ def _echo(run_dir: RunDir, child_exit: ChildExit, ui: options.UI, pressed: Sized
 
     try:
         if ui == "json":
-            return plain.follow_json(run_dir, sys.stdout, child_exit=child_exit)
+            return plain.print_records(run_dir, sys.stdout, child_exit=child_exit)
         bars = can_show_bars(sys.stdout)
         interrupts = partial(len, pressed)
-        return plain.follow(run_dir, sys.stdout, child_exit=child_exit, interrupts=interrupts, bars=bars)
+        return plain.print_run(run_dir, sys.stdout, child_exit=child_exit, interrupts=interrupts, bars=bars)
     except OSError as error:
         if error.errno not in (errno.EPIPE, *FULL_DISK_ERRORS):
             raise
@@ -548,16 +548,16 @@ def _echo(run_dir: RunDir, child_exit: ChildExit, ui: options.UI, pressed: Sized
         return child_exit.wait()
 
 
-def _dashboard(run_dir: RunDir, child_exit: ChildExit) -> int:
+def _show_dashboard(run_dir: RunDir, child_exit: ChildExit) -> int:
     from hookflow.events.rundir import run_argument
-    from hookflow.monitor.app import MonitorApp, pages_of_actions
+    from hookflow.monitor.app import MonitorApp, list_pages_of_actions
     from hookflow.monitor.settings import load
     from hookflow.monitor.summary import print_summary
-    from hookflow.monitor.terminal import Outcome
+    from hookflow.monitor.terminal import DashboardResult
 
     began = time.time()
     child_exit()
-    app = MonitorApp(run_dir, since=began, child_exit=child_exit, preferences=load(pages_of_actions()))
+    app = MonitorApp(run_dir, since=began, child_exit=child_exit, preferences=load(list_pages_of_actions()))
     outcome = app.run()
     crashed = bool(app.return_code)
     if crashed and child_exit() is None:
@@ -565,6 +565,6 @@ def _dashboard(run_dir: RunDir, child_exit: ChildExit) -> int:
     if not app.state.failed_to_start:
         print_summary(app.run_dir, sys.stdout)
     end = app.state.refused or app.state.end
-    if outcome is Outcome.ENDED and end:
+    if outcome is DashboardResult.ENDED and end:
         return int(end["exit"])  # the process itself may still be on its way out
     return child_exit() or int(crashed)

@@ -18,7 +18,7 @@ import typer
 from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.errors import Problem, UserError, Where, first_few
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 from hookflow.text import cut
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Format = Literal["table", "json", "csv"]
 
-COLUMNS = "What to show: keys of a run or of its pipeline. By default also the keys in which the runs differ."
-LESS = ("data", "updated", "reason", "iter", "note", "tags", "parent")
+COLUMNS_HELP = "What to show: keys of a run or of its pipeline. By default also the keys in which the runs differ."
+DROPPABLE_COLUMNS = ("data", "updated", "reason", "iter", "note", "tags", "parent")
 """Usual columns that give way on a narrow terminal, the last one first."""
 
 MAX_NAMED_KEYS = 8
@@ -41,9 +41,9 @@ MAX_NAMED_KEYS = 8
 MAX_REASON_WIDTH = 100
 """Characters of a reason where there is no terminal."""
 
-FILTER = """A condition: 'accuracy > 0.9 and model.args.width == 64', 'status == "failed"', '"good" in tags'."""
+FILTER_HELP = """A condition: 'accuracy > 0.9 and model.args.width == 64', 'status == "failed"', '"good" in tags'."""
 
-GROUP = "Group by a key, with mean ± sample deviation of the best and the last of each metric."
+GROUP_HELP = "Group by a key, with mean ± sample deviation of the best and the last of each metric."
 
 
 def _key(name: str, sentence: str) -> Any:
@@ -51,10 +51,10 @@ def _key(name: str, sentence: str) -> Any:
 
 
 def runs(
-    shown: Annotated[str | None, typer.Option("--columns", metavar="KEY,…", help=COLUMNS)] = None,
-    filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER)] = None,
+    shown: Annotated[str | None, typer.Option("--columns", metavar="KEY,…", help=COLUMNS_HELP)] = None,
+    filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER_HELP)] = None,
     sort: Annotated[str | None, _key("--sort", "Sort by a key; -KEY: the largest first.")] = None,
-    group: Annotated[str | None, _key("--group", GROUP)] = None,
+    group: Annotated[str | None, _key("--group", GROUP_HELP)] = None,
     tree: Annotated[bool, typer.Option("--tree", help="Show the forks of each run below it.")] = False,
     format_: Annotated[Format, typer.Option("--format", "-f", help="json: a list of objects.")] = "table",
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
@@ -92,11 +92,11 @@ def runs(
     if rows:
         echo("\n".join(table_lines(parts, keys, group, tree)))
     elif every:
-        echo(f"none of {counted(len(every), 'run')} in {dir} is meant")
+        echo(f"none of {format_count(len(every), 'run')} in {dir} is meant")
     else:
         echo(f"no runs in {dir}")
     if hides_refused and len(rows) < len(every):
-        count = counted(len(every) - len(rows), "run")
+        count = format_count(len(every) - len(rows), "run")
         echo(f"without {count} refused before the first iteration: --filter 'status == \"refused\"'")
     _print_problems(index.unreadable, rows)
 
@@ -138,9 +138,9 @@ def _print_data(rows: Sequence[Row], keys: list[str], format_: Format) -> None:
 def _print_csv(rows: Sequence[Row], keys: list[str]) -> None:
     import csv
 
-    from hookflow.monitor.selection import known_keys
+    from hookflow.monitor.selection import list_keys
 
-    keys = keys or known_keys(rows)
+    keys = keys or list_keys(rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(keys)
@@ -158,11 +158,11 @@ def table_lines(parts: Sequence[RunGroup], keys: list[str], group: str | None, t
 
     With `tree` the forks of a run are below it, and indented.
     """
-    from hookflow.monitor.selection import differing
+    from hookflow.monitor.selection import find_differing_keys
 
-    placed = _place_rows(parts, tree)
+    placed = _order_rows(parts, tree)
     rows = [row for _, row in placed]
-    differ = differing(rows)
+    differ = find_differing_keys(rows)
     if not keys:
         columns_ = _default_columns(rows, differ, tree)
     else:
@@ -176,7 +176,7 @@ def table_lines(parts: Sequence[RunGroup], keys: list[str], group: str | None, t
                 name = "none"
             else:
                 name = value
-            yield f"\n{group} = {name}: {', '.join(_aggregates(part))}"
+            yield f"\n{group} = {name}: {', '.join(_format_aggregates(part))}"
         for _ in part:
             yield next(lines)
     if columns_.are_default:
@@ -189,7 +189,7 @@ def table_lines(parts: Sequence[RunGroup], keys: list[str], group: str | None, t
 
 
 def _left_out_text(keys: Sequence[str], differ: Sequence[str]) -> str:
-    text = f"{counted(len(keys), 'more key')}: --columns {','.join(keys[:MAX_NAMED_KEYS])}"
+    text = f"{format_count(len(keys), 'more key')}: --columns {','.join(keys[:MAX_NAMED_KEYS])}"
     if len(keys) > MAX_NAMED_KEYS:
         text += ",…"
     if set(keys) <= set(differ):
@@ -197,14 +197,14 @@ def _left_out_text(keys: Sequence[str], differ: Sequence[str]) -> str:
     return text
 
 
-def _place_rows(parts: Sequence[RunGroup], tree: bool) -> list[tuple[int, Row]]:
+def _order_rows(parts: Sequence[RunGroup], tree: bool) -> list[tuple[int, Row]]:
     """Return the rows in the order of the table, each with the number of its ancestors above it."""
-    from hookflow.monitor.selection import by_descent
+    from hookflow.monitor.selection import sort_by_descent
 
     placed: list[tuple[int, Row]] = []
     for _, part in parts:
         if tree:
-            placed += by_descent(part)
+            placed += sort_by_descent(part)
         else:
             placed += [(0, row) for row in part]
     return placed
@@ -228,25 +228,25 @@ class RunTable:
 
 
 def _default_columns(rows: Sequence[Row], differ: Sequence[str], tree: bool) -> TableColumns:
-    from hookflow.monitor.selection import DIFFERENT, default_columns
+    from hookflow.monitor.selection import MAX_DIFFERING_KEYS, default_columns
 
     keys = default_columns(rows, differ)
     if tree and "parent" in keys:
         keys.remove("parent")
     best = [key for key in keys if key.startswith("best.")]
-    spare = [key for key in (*LESS, *best[1:]) if key in keys]
-    spare += differ[:DIFFERENT]  # the keys in which the runs differ give way first
+    spare = [key for key in (*DROPPABLE_COLUMNS, *best[1:]) if key in keys]
+    spare += differ[:MAX_DIFFERING_KEYS]  # the keys in which the runs differ give way first
     return TableColumns(keys, spare, True)
 
 
 def _make_table(placed: Sequence[tuple[int, Row]], wanted: TableColumns, tree: bool) -> RunTable:
     """Return the table as wide as it may be."""
-    from hookflow.monitor.selection import column, headings
+    from hookflow.monitor.selection import make_cells, make_headings
 
     now = time.time()
     rows = [row for _, row in placed]
     keys = list(wanted.keys)
-    cells = {key: column(rows, key, now) for key in keys}
+    cells = {key: make_cells(rows, key, now) for key in keys}
     is_terminal = sys.stdout.isatty()
     if wanted.are_default and "reason" in cells and not is_terminal:  # a column that is named has the whole
         cells["reason"] = [cut(text, MAX_REASON_WIDTH) for text in cells["reason"]]
@@ -256,7 +256,7 @@ def _make_table(placed: Sequence[tuple[int, Row]], wanted: TableColumns, tree: b
     if is_terminal:
         keys = _keys_that_fit(keys, wanted.spare, cells, width)
     body = zip(*(cells[key] for key in keys), strict=True)
-    lines = columns([headings(keys), *body])
+    lines = columns([make_headings(keys), *body])
     if is_terminal and wanted.are_default:
         lines = [cut(line, width) for line in lines]
     elif is_terminal and keys[-1] in ("reason", "note"):  # of columns that are named, only a long text is cut
@@ -273,24 +273,24 @@ def _indent(depth: int) -> str:
 
 def _keys_that_fit(keys: Sequence[str], spare: Sequence[str], cells: Mapping[str, list[str]], width: int) -> list[str]:
     """Return the keys without those that give way to the width of the terminal."""
-    from hookflow.monitor.selection import headings
+    from hookflow.monitor.selection import make_headings
 
     kept = list(keys)
     giving_way = list(spare)
     widest = {key: max(texts, key=len, default="") for key, texts in cells.items()}
     while giving_way:
-        lines = columns([headings(kept), [widest[key] for key in kept]])
+        lines = columns([make_headings(kept), [widest[key] for key in kept]])
         if max(map(len, lines)) <= width:
             break
         kept.remove(giving_way.pop())
     return kept
 
 
-def _aggregates(rows: Sequence[Row]) -> Iterator[str]:
+def _format_aggregates(rows: Sequence[Row]) -> Iterator[str]:
     """Yield how many runs there are, and of the best and the last of each metric the mean and the sample deviation."""
     from hookflow.monitor.aggregate import MetricAggregate
 
-    yield counted(len(rows), "run")
+    yield format_count(len(rows), "run")
     metrics = [row.values["metric"] for row in rows if row.values["metric"]]
     for metric in dict.fromkeys(metrics):
         for key in (f"best.{metric}", f"last.{metric}"):
@@ -316,9 +316,9 @@ def tag(
 
     run_dir = find_run(run, dir)
     if tags or remove or note is not None:
-        with run_dir.editing_notes():
+        with run_dir.lock_notes():
             _change_notes(run_dir, tags or [], remove or [], note)
-    words, text = run_dir.noted()  # else it may be a run that this user may only read
+    words, text = run_dir.read_notes()  # else it may be a run that this user may only read
     line = f"{run_dir.id}  {', '.join(words) or 'no tags'}"
     if text:
         line += f"  {text}"
@@ -329,7 +329,7 @@ def _change_notes(run: RunDir, added: Sequence[str], removed: Sequence[str], not
     """Add and remove tags, and replace the note unless it is None. Raises UserError for a tag that is not there."""
     from hookflow.errors import nearest_or_all
 
-    words, text = run.noted()
+    words, text = run.read_notes()
     problems = []
     for word in removed:
         if word not in words:
@@ -349,7 +349,7 @@ def _change_notes(run: RunDir, added: Sequence[str], removed: Sequence[str], not
 def rm(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN…", help="Runs: paths, ids, or parts of ids.", autocompletion=options.runs),
+        typer.Argument(metavar="RUN…", help="Runs: paths, ids, or parts of ids.", autocompletion=options.complete_runs),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
@@ -377,7 +377,7 @@ def rm(
     for link in links:
         listed.append((link.id, link.path.parent.name, f"a link to {link.path.resolve()}"))
     echo("\n".join(columns(listed)))
-    if not yes and not typer.confirm(f"Delete {counted(len(wanted), 'run')}?"):
+    if not yes and not typer.confirm(f"Delete {format_count(len(wanted), 'run')}?"):
         raise typer.Exit(1)
     for run in wanted.values():
         delete_run(run)
@@ -386,7 +386,7 @@ def rm(
 def _check_deletable(runs: Sequence[RunDir]) -> list[RunSummary]:
     """Return how the runs are. Raises UserError where one goes on, or has forks that would stay."""
     from hookflow.events.run_lock import is_locked
-    from hookflow.monitor.index import forks_that_stay
+    from hookflow.monitor.index import find_remaining_forks
     from hookflow.monitor.summary import read_run_summary
 
     summaries = [read_run_summary(run, time.time()) for run in runs]
@@ -398,7 +398,7 @@ def _check_deletable(runs: Sequence[RunDir]) -> list[RunSummary]:
             problems.append(Problem(message, Where("RUN"), f"hookflow stop {run.id}"))
     if problems:
         raise UserError(problems)
-    for run_id, names in forks_that_stay(runs).items():
+    for run_id, names in find_remaining_forks(runs).items():
         message = f"the run {run_id} has forks: {first_few(names)}"
         problems.append(Problem(message, Where("RUN"), "delete these, too, or none"))
     if problems:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json
-from hookflow.numbers import clock, frequency, number, span
+from hookflow.numbers import format_clock, format_frequency, format_span, number
 from hookflow.text import cut
 
 if TYPE_CHECKING:
-    from hookflow.monitor.journal import Entry, Kind, Repeated
+    from hookflow.monitor.journal import Entry, Kind, RepeatedEntry
     from hookflow.service.run_facts import Fact, Row, RunFacts
     from hookflow.service.saved_checkpoints import SavedCheckpoint
 
-WIDTH = 80
+TEXT_WIDTH = 80
 MAX_ROWS = 8
 """The metrics, hooks or checkpoints that are shown; the commands that are about them show all."""
 
@@ -44,14 +44,14 @@ def show(
 
     facts = RunFacts.read(find_run(run, dir))
     if format_ == "json":
-        echo_json(page_data(facts))
+        echo_json(make_page_data(facts))
     else:
-        echo("\n".join(page_lines(facts)))
+        echo("\n".join(format_page(facts)))
 
 
-def page_data(facts: RunFacts) -> dict[str, Any]:
+def make_page_data(facts: RunFacts) -> dict[str, Any]:
     """Return the page as data."""
-    from hookflow.events.initial_weights import recorded_weights, weights_facts
+    from hookflow.events.initial_weights import read_recorded_weights, weights_facts
     from hookflow.service.code import code_as_data
 
     state = facts.state
@@ -75,15 +75,15 @@ def page_data(facts: RunFacts) -> dict[str, Any]:
     data["pipeline"] = description.get("source")
     data["overrides"] = description.get("overrides", [])
     data["code"] = code_as_data(facts.run)
-    data["weights"] = weights_facts(recorded_weights(facts.run))
+    data["weights"] = weights_facts(read_recorded_weights(facts.run))
     data["attempts"] = _attempt_data(facts)
     data["throttled"] = [*state.throttled.values()]
     data["commands"] = [{key: change[key] for key in ("it", "cmd", "args", "t")} for change in state.changes]
-    data["warnings"] = _trouble_data(facts, "warn")
-    data["errors"] = _trouble_data(facts, "error")
+    data["warnings"] = _make_trouble_data(facts, "warn")
+    data["errors"] = _make_trouble_data(facts, "error")
     data["layers"] = state.run.get("layers", [])
     data["metrics"] = {name: points[-1][1] for name, points in state.metrics.by_name.items() if points}
-    data["hooks"] = _timing_data(facts)
+    data["hooks"] = _make_timing_data(facts)
     data["checkpoints"] = [asdict(checkpoint) for checkpoint in facts.saved]
     return data
 
@@ -103,7 +103,7 @@ def _attempt_data(facts: RunFacts) -> list[dict[str, Any]]:
     return data
 
 
-def _trouble_data(facts: RunFacts, kind: Kind) -> list[dict[str, Any]]:
+def _make_trouble_data(facts: RunFacts, kind: Kind) -> list[dict[str, Any]]:
     data = []
     for first, last, times in facts.state.journal.repeated.values():
         if first.kind == kind:
@@ -111,7 +111,7 @@ def _trouble_data(facts: RunFacts, kind: Kind) -> list[dict[str, Any]]:
     return data
 
 
-def _timing_data(facts: RunFacts) -> dict[str, dict[str, int]]:
+def _make_timing_data(facts: RunFacts) -> dict[str, dict[str, int]]:
     """Return how often each hook fired at each point, and the ns that this took."""
     data = {}
     for binding in facts.plan.bindings:
@@ -121,20 +121,20 @@ def _timing_data(facts: RunFacts) -> dict[str, dict[str, int]]:
     return data
 
 
-def page_lines(facts: RunFacts) -> Iterator[str]:
+def format_page(facts: RunFacts) -> Iterator[str]:
     """Yield the lines of the page."""
     yield f"{facts.name}  {facts.run.id}"
     yield ""
-    yield from _fact_lines([*_result_facts(facts), *facts.setting_facts()])
+    yield from _format_facts([*_result_facts(facts), *facts.iter_setting_facts()])
     lists = {
         "attempts": facts.attempt_facts(),
         "changed by commands, by iteration": _command_facts(facts),
-        "throttled now, since iteration": _throttle_facts(facts),
-        "warnings, by iteration": _trouble_facts(facts, "warn"),
-        "errors, by iteration": _trouble_facts(facts, "error"),
+        "throttled now, since iteration": _list_throttle_facts(facts),
+        "warnings, by iteration": _list_trouble_facts(facts, "warn"),
+        "errors, by iteration": _list_trouble_facts(facts, "error"),
     }
     for title, items in lists.items():
-        lines = [*_fact_lines(items, "  ")]
+        lines = [*_format_facts(items, "  ")]
         if lines:
             yield ""
             yield title
@@ -143,7 +143,7 @@ def page_lines(facts: RunFacts) -> Iterator[str]:
         "metrics": facts.metric_rows(),
         "hooks": facts.hook_rows(),
         "checkpoints": facts.checkpoint_rows(),
-        "logged": _logged_rows(facts),
+        "logged": _list_logged_rows(facts),
         "layers": _layer_rows(facts),
     }
     for title, rows in tables.items():
@@ -152,21 +152,21 @@ def page_lines(facts: RunFacts) -> Iterator[str]:
             yield title
             yield from _table_lines(rows)
     yield ""
-    yield from _fact_lines(_next_facts(facts))
+    yield from _format_facts(_next_facts(facts))
 
 
-def _fact_lines(facts: Iterable[Fact], indent: str = "") -> Iterator[str]:
+def _format_facts(facts: Iterable[Fact], indent: str = "") -> Iterator[str]:
     """Yield a line or more for each fact, below one another."""
     below = indent + " " * 12
     for name, text in facts:
         head = f"{indent}{name:<11} "
-        yield from textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=below, break_on_hyphens=False)
+        yield from textwrap.wrap(text, TEXT_WIDTH, initial_indent=head, subsequent_indent=below, break_on_hyphens=False)
 
 
 def _table_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the headings and the first rows."""
     for line in columns(rows[: MAX_ROWS + 1], "  "):
-        yield cut(line, WIDTH)
+        yield cut(line, TEXT_WIDTH)
     left_out = len(rows) - 1 - MAX_ROWS
     if left_out > 0:
         yield f"  and {left_out:,} more"
@@ -178,7 +178,7 @@ def _result_facts(facts: RunFacts) -> Iterator[Fact]:
 
     state = facts.state
     health = facts.health
-    result = f"{health.glyph} {health.condition} after {span(state.elapsed)}"
+    result = f"{health.glyph} {health.condition} after {format_span(state.elapsed)}"
     if state.end and state.end["exit"]:
         result += f", exit code {state.end['exit']}"
     yield "result", result
@@ -219,12 +219,12 @@ def _command_facts(facts: RunFacts) -> Iterator[Fact]:
         yield f"{change['it']:,}", " ".join([change["cmd"], *change["args"]])
 
 
-def _throttle_facts(facts: RunFacts) -> Iterator[Fact]:
+def _list_throttle_facts(facts: RunFacts) -> Iterator[Fact]:
     for hook, throttle in facts.state.throttled.items():
-        yield f"{throttle['it']:,}", f"{hook} {frequency(throttle['every'])}: {throttle['why']}"
+        yield f"{throttle['it']:,}", f"{hook} {format_frequency(throttle['every'])}: {throttle['why']}"
 
 
-def _trouble_facts(facts: RunFacts, kind: Kind) -> Iterator[Fact]:
+def _list_trouble_facts(facts: RunFacts, kind: Kind) -> Iterator[Fact]:
     """Yield the warnings or errors with the iterations that they are of, each text once.
 
     The messages that an attempt has recorded before it began are shown with the attempt.
@@ -237,26 +237,26 @@ def _trouble_facts(facts: RunFacts, kind: Kind) -> Iterator[Fact]:
         if trouble.first.kind == kind and trouble.first.number not in prepared:
             troubles.append(trouble)
     for trouble in troubles[:MAX_TEXTS]:
-        text = f"{trouble.first.source}: {_trouble_text(facts, trouble.first)}"
+        text = f"{trouble.first.source}: {_format_trouble(facts, trouble.first)}"
         if trouble.times > 1:
             text += f" ({trouble.times:,} times)"
-        yield _iterations_text(trouble), text
+        yield _format_iterations(trouble), text
     if len(troubles) > MAX_TEXTS:
         yield "", f"and {len(troubles) - MAX_TEXTS:,} more: hookflow watch --ui plain"
 
 
-def _iterations_text(trouble: Repeated) -> str:
+def _format_iterations(trouble: RepeatedEntry) -> str:
     """Return the iterations of a warning or an error; of one outside the training the time of day."""
     first = trouble.first.it
     if first is None:
-        return clock(trouble.first.t)
+        return format_clock(trouble.first.t)
     last = trouble.it
     if last is None or last == first:
         return f"{first:,}"
     return f"{first:,} to {last:,}"
 
 
-def _trouble_text(facts: RunFacts, entry: Entry) -> str:
+def _format_trouble(facts: RunFacts, entry: Entry) -> str:
     """Return the text of an entry, without an error that the result has already."""
     from hookflow.monitor.health import end_reason
     from hookflow.monitor.journal import ERROR_ACTION_LABELS
@@ -269,9 +269,9 @@ def _trouble_text(facts: RunFacts, entry: Entry) -> str:
     return entry.text
 
 
-def _logged_rows(facts: RunFacts) -> list[Row]:
+def _list_logged_rows(facts: RunFacts) -> list[Row]:
     """Return the images, texts and histograms by name, with the newest of each; the first row has the headings."""
-    from hookflow.monitor.journal import extent
+    from hookflow.monitor.journal import describe_extent
 
     rows: list[Row] = [("image, text, histogram", "kind", "iteration", "size", "file")]
     gallery = facts.state.gallery
@@ -280,7 +280,7 @@ def _logged_rows(facts: RunFacts) -> list[Row]:
         path = "-"
         if newest["k"] == "image":
             path = newest["path"]
-        rows.append((newest["name"], newest["k"], f"{newest['it']:,}", extent(newest), path))
+        rows.append((newest["name"], newest["k"], f"{newest['it']:,}", describe_extent(newest), path))
     return rows
 
 
@@ -294,19 +294,19 @@ def _layer_rows(facts: RunFacts) -> list[Row]:
 
 def _next_facts(facts: RunFacts) -> Iterator[Fact]:
     """Yield what can be done with the run as it is."""
-    from hookflow.events.recorded_code import latest_code
+    from hookflow.events.recorded_code import find_latest_code
     from hookflow.events.rundir import run_argument, short
 
     known = run_argument(facts.run)
     if facts.health.over:
-        yield _continue_fact(facts)
+        yield _make_continue_fact(facts)
         if not _can_continue(facts):
             yield from _start_facts(facts)
         yield "watch", f"hookflow watch {known}"
     else:
         yield "watch", f"hookflow watch {known}"
         yield "stop", f"hookflow stop {known}"
-    if latest_code(facts.run) is not None:
+    if find_latest_code(facts.run) is not None:
         yield "its code", f"hookflow export {known} --code DIR"
     yield "files", str(short(facts.run.path))
     if facts.run.output.is_file() and facts.run.output.stat().st_size:
@@ -324,7 +324,7 @@ def _can_continue(facts: RunFacts) -> bool:
     return _is_complete(facts) or any(checkpoint.can_resume for checkpoint in facts.saved)
 
 
-def _continue_fact(facts: RunFacts) -> Fact:
+def _make_continue_fact(facts: RunFacts) -> Fact:
     """Return how to go on with a run that is over."""
     from hookflow.events.rundir import resume_command
 

@@ -12,7 +12,7 @@ FIRST_LINE = "hookflow watch …"
 
 def main() -> None:
     """Run the command line."""
-    if _opens_dashboard():
+    if _is_watch_command():
         with _first_line():
             import_module("hookflow.cli.control")
     from hookflow.cli.app import main as run_command_line
@@ -20,7 +20,7 @@ def main() -> None:
     run_command_line()
 
 
-def _opens_dashboard() -> bool:
+def _is_watch_command() -> bool:
     """Return whether the command is a `watch` that a user waits for at a terminal."""
     if sys.argv[1:2] != ["watch"] or "TEXTUAL_DRIVER" in os.environ:  # for a browser the output is a channel
         return False

@@ -16,29 +16,29 @@ import typer
 from hookflow.cli import options
 from hookflow.cli.output import echo, write_file
 from hookflow.errors import Problem, UserError, Where
-from hookflow.numbers import counted, plural
+from hookflow.numbers import format_count, format_plural
 from hookflow.text import cut
 
 if TYPE_CHECKING:
-    from hookflow.sweep.search import Trial
+    from hookflow.sweep.search import SweepTrial
     from hookflow.sweep.sweep import Sweep
 
-SLURM = "Write a script for Slurm, a task for each trial, and start nothing."
+SLURM_HELP = "Write a script for Slurm, a task for each trial, and start nothing."
 IN_PROCESS = (
     "Fork each trial from one process that has imported torch, on the CPU alone: "
     "the same bits, without the seconds of a start for each."
 )
-FILE = "A pipeline file with [sweep]; or a sweep that has begun: its id in `runs`, or its folder."
+TARGET_HELP = "A pipeline file with [sweep]; or a sweep that has begun: its id in `runs`, or its folder."
 
 
 def sweep(
-    target: Annotated[Path, options.argument("FILE|SWEEP", FILE, options.files_and_runs)],
+    target: Annotated[Path, options.argument("TARGET_HELP|SWEEP", TARGET_HELP, options.complete_files_and_runs)],
     set_: options.Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest sweep of FILE.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest sweep of TARGET_HELP.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Trials side by side.")] = None,
     trial: Annotated[int | None, typer.Option(min=0, metavar="K", help="Only trial K, counted from 0.")] = None,
     in_process: Annotated[bool, typer.Option("--in-process", help=IN_PROCESS)] = False,
-    slurm: Annotated[Path | None, typer.Option("--slurm", metavar="SCRIPT", help=SLURM)] = None,
+    slurm: Annotated[Path | None, typer.Option("--slurm", metavar="SCRIPT", help=SLURM_HELP)] = None,
 ) -> None:
     """Train a pipeline once for each trial of its [sweep].
 
@@ -49,7 +49,7 @@ def sweep(
     Example: `hookflow sweep pipelines/cifar.toml --jobs 2`
     """
     opened = _open_sweep(target, tuple(set_ or ()), resume)
-    trials = counted(opened.section.count, "trial")
+    trials = format_count(opened.section.count, "trial")
     if trial is not None and trial >= opened.section.count:
         raise UserError(Problem(f"there is no trial {trial}", Where("--trial"), f"the sweep has {trials}, from 0"))
     if in_process and slurm is not None:
@@ -60,7 +60,7 @@ def sweep(
         check_devices(opened)
     jobs = jobs or opened.section.jobs
     if slurm is not None:
-        write_file(slurm, _slurm_script(opened, jobs))
+        write_file(slurm, _make_slurm_script(opened, jobs))
         opened.begin()
         slurm.chmod(0o755)
         echo(f"{opened.id}: {trials}; start them with: sbatch {slurm}")
@@ -91,10 +91,10 @@ def _execute(opened: Sweep, jobs: int, trial: int | None, *, in_process: bool) -
     from hookflow.events.rundir import short
     from hookflow.sweep.executor import SweepExecutor
 
-    executor = SweepExecutor(opened, jobs, _say, in_process=in_process)
+    executor = SweepExecutor(opened, jobs, _print_line, in_process=in_process)
     locks = opened.lock(shared=trial is not None)
     try:
-        echo(f"{opened.id}: {counted(opened.section.count, 'trial')}, {jobs} at a time")
+        echo(f"{opened.id}: {format_count(opened.section.count, 'trial')}, {jobs} at a time")
         echo(f"  live: hookflow watch, or hookflow runs --filter '\"{opened.id}\" in tags'")
         numbers = range(opened.section.count) if trial is None else [trial]
         executor.execute(numbers)
@@ -110,9 +110,9 @@ def _execute(opened: Sweep, jobs: int, trial: int | None, *, in_process: bool) -
     num_left = sum(not each.done and each.state != "failed" for each in trials)
     go_on = f"hookflow sweep {short(opened.path)}"
     if failed:
-        echo(f"failed: {plural(len(failed), 'trial')} {', '.join(failed)}; anew with: {go_on}")
+        echo(f"failed: {format_plural(len(failed), 'trial')} {', '.join(failed)}; anew with: {go_on}")
     if num_left:
-        echo(f"not done: {counted(num_left, 'trial')}; go on with: {go_on}")
+        echo(f"not done: {format_count(num_left, 'trial')}; go on with: {go_on}")
     if executor.asked:
         return 130 if executor.asked[0] == signal.SIGINT else 143
     if failed or num_left:
@@ -120,7 +120,7 @@ def _execute(opened: Sweep, jobs: int, trial: int | None, *, in_process: bool) -
     return 0
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     echo(line)
     sys.stdout.flush()
 
@@ -156,9 +156,9 @@ def _table_lines(opened: Sweep) -> Iterator[str]:
         yield cut(line, width)
 
 
-def _print_groups(opened: Sweep, trials: Sequence[Trial]) -> None:
+def _print_groups(opened: Sweep, trials: Sequence[SweepTrial]) -> None:
     """Print the table of each cross-validation, and mean ± sample deviation of settings that are repeated."""
-    from hookflow.cli.sweep_groups import cross_validation_lines, settings_lines
+    from hookflow.cli.sweep_groups import cross_validation_lines, format_settings
     from hookflow.sweep.trial_groups import REPETITION_KEYS, group_trials
 
     section = opened.section
@@ -169,10 +169,10 @@ def _print_groups(opened: Sweep, trials: Sequence[Trial]) -> None:
         for group in groups:
             echo("\n".join(["", *cross_validation_lines(group, section.metric)]))
     if section.folds is None or len(groups) > 1:
-        echo("\n".join(["", *settings_lines(groups, section.metric, opened.mode)]))
+        echo("\n".join(["", *format_settings(groups, section.metric, opened.mode)]))
 
 
-def _slurm_script(opened: Sweep, jobs: int) -> str:
+def _make_slurm_script(opened: Sweep, jobs: int) -> str:
     """Return a script for sbatch: an array with a task for each trial."""
     at_once = ""
     if jobs > 1:

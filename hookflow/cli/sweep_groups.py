@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from hookflow.cli.output import columns, format_cell
 from hookflow.metric_mode import Mode
-from hookflow.monitor.selection import headings
+from hookflow.monitor.selection import make_headings
 from hookflow.numbers import number
 from hookflow.pipeline.schema import FOLD_KEY
 from hookflow.pipeline.source_map import as_toml
 from hookflow.sweep.trial_groups import TrialGroup, best_of, last_of
 
-MEAN = "mean ± sd"
+MEAN_ROW_NAME = "mean ± sd"
 """The name of the row below the folds."""
 
 
@@ -25,21 +25,21 @@ def cross_validation_lines(group: TrialGroup, metric: str) -> Iterator[str]:
     keys = [FOLD_KEY]
     if "run.seed" in group.trials[0].values:
         keys.append("run.seed")
-    rows = [[*headings(keys), f"best.{metric}", f"last.{metric}"]]
+    rows = [[*make_headings(keys), f"best.{metric}", f"last.{metric}"]]
     for trial in group.trials:
         cells = [str(trial.values.get(key, "-")) for key in keys]
         rows.append([*cells, format_cell(best_of(trial), number), format_cell(last_of(trial), number)])
     empty = [""] * (len(keys) - 1)
-    rows.append([MEAN, *empty, format_cell(group.best), format_cell(group.last)])
+    rows.append([MEAN_ROW_NAME, *empty, format_cell(group.best), format_cell(group.last)])
     yield from columns(rows)
 
 
-def settings_lines(groups: Sequence[TrialGroup], metric: str, mode: Mode) -> list[str]:
+def format_settings(groups: Sequence[TrialGroup], metric: str, mode: Mode) -> list[str]:
     """Return a table with a row for each setting, the best mean first."""
     keys: list[str] = []
     if groups:
         keys = list(groups[0].values)  # all settings have the same keys
-    rows = [[*headings(keys), f"best.{metric}", f"last.{metric}"]]
+    rows = [[*make_headings(keys), f"best.{metric}", f"last.{metric}"]]
     for group in sorted(groups, key=lambda group: _rank(group, mode)):
         cells = [as_toml(group.values[key]) for key in keys]
         rows.append([*cells, format_cell(group.best), format_cell(group.last)])

@@ -18,7 +18,7 @@ from hookflow.cli import options
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.failures import append_record
-from hookflow.runner.distributed.rendezvous import RankLayout, of_environment, rendezvous, restarts, store
+from hookflow.runner.distributed.rendezvous import RankLayout, count_restarts, join_ranks, of_environment, store
 from hookflow.runner.process.launch import claim, finish_notifying, start_notifying
 from hookflow.service.runs import failure_report
 from hookflow.text import print_error
@@ -41,9 +41,9 @@ def _main() -> None:
     run_dir = RunDir(Path(path))
     try:
         if shown == "json":
-            plain.follow_json(run_dir, sys.stdout, child_exit=exit_at_end_of_stdin)
+            plain.print_records(run_dir, sys.stdout, child_exit=exit_at_end_of_stdin)
         else:
-            plain.follow(run_dir, sys.stdout, child_exit=exit_at_end_of_stdin)
+            plain.print_run(run_dir, sys.stdout, child_exit=exit_at_end_of_stdin)
     except BrokenPipeError:  # the reader has gone
         sys.stderr.close()
 
@@ -59,7 +59,7 @@ EXIT_USER_ERROR = 2
 """The exit code of a rank where rank 0 tells what the user did wrong."""
 
 
-def train_as_rank(find: Callable[[], RunDir], shown: options.UI, *, resume: bool, allow_changed_hooks: bool) -> int:
+def train_as_rank(find: Callable[[], RunDir], shown: options.UIKind, *, resume: bool, allow_changed_hooks: bool) -> int:
     """Train in this process and return the exit code. Rank 0 alone shows anything, by `shown`.
 
     Rank 0 takes the run directory that `find` makes or finds, and tells the others. Where `find` ends the command, for
@@ -70,17 +70,17 @@ def train_as_rank(find: Callable[[], RunDir], shown: options.UI, *, resume: bool
 
     prepare_exit()
     ranks = of_environment()
-    restarts_done, max_restarts = restarts()
-    shared = rendezvous(ranks, RENDEZVOUS_SECONDS)
+    restarts_done, max_restarts = count_restarts()
+    shared = join_ranks(ranks, RENDEZVOUS_SECONDS)
     if ranks.first:
-        run_dir, again = _lead(shared, find, restarted=restarts_done > 0)
+        run_dir, again = _claim_run_dir(shared, find, restarted=restarts_done > 0)
     else:
         message = json.loads(shared.get("run"))
         if "exit" in message:
             return int(message["exit"])
         run_dir = RunDir(Path(message["path"]))
         again = message["again"]
-    blind_hosts = _hosts_without(run_dir, ranks, shared)
+    blind_hosts = _list_hosts_without(run_dir, ranks, shared)
     if blind_hosts:
         if not ranks.first:
             return EXIT_USER_ERROR
@@ -92,7 +92,7 @@ def train_as_rank(find: Callable[[], RunDir], shown: options.UI, *, resume: bool
         append_record(run_dir, "message", level="warn", source="hookflow", text=text)
     if ranks.first:
         start_notifying(run_dir, os.getppid(), time.time())  # the launcher outlives ranks that it starts again
-    with _printing_to_the_run(run_dir, ranks, shown):
+    with _redirect_output(run_dir, ranks, shown):
         resume = resume or again
         restarts_left = max_restarts - restarts_done
         code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks, restarts_left=restarts_left)
@@ -106,7 +106,7 @@ def train_as_rank(find: Callable[[], RunDir], shown: options.UI, *, resume: bool
     return code
 
 
-def _hosts_without(run_dir: RunDir, ranks: RankLayout, shared: "Store") -> list[str]:
+def _list_hosts_without(run_dir: RunDir, ranks: RankLayout, shared: "Store") -> list[str]:
     """Return the machines on which a rank does not see the run directory; every rank has to call this."""
     host = ""
     if run_dir.describe().get("id") != run_dir.id:
@@ -116,7 +116,7 @@ def _hosts_without(run_dir: RunDir, ranks: RankLayout, shared: "Store") -> list[
     return sorted(hosts - {""})
 
 
-def _lead(shared: "Store", find: Callable[[], RunDir], *, restarted: bool) -> tuple[RunDir, bool]:
+def _claim_run_dir(shared: "Store", find: Callable[[], RunDir], *, restarted: bool) -> tuple[RunDir, bool]:
     """Return the run directory, claimed and signed, and whether it is one from before the ranks were started again.
 
     The other ranks receive the run; or, where `find` raises, the exit code: of a mistake, or of nothing left to do.
@@ -145,7 +145,7 @@ def _lead(shared: "Store", find: Callable[[], RunDir], *, restarted: bool) -> tu
 
 
 @contextmanager
-def _printing_to_the_run(run_dir: RunDir, ranks: RankLayout, shown: options.UI) -> Iterator[None]:
+def _redirect_output(run_dir: RunDir, ranks: RankLayout, shown: options.UIKind) -> Iterator[None]:
     """Let what is printed go to the run's `output.log`, and rank 0 show that with all else, by `shown`.
 
     Where the others print errors is left as it is.

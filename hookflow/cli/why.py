@@ -21,18 +21,20 @@ from hookflow.pipeline.groups import group_name, is_group, missing_group
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Binding, Edge, Plan
-    from hookflow.graph.why import Answer
+    from hookflow.graph.why import OrderAnswer
     from hookflow.service.pipelines import Target
 
-INDENT = "    "
+TEXT_INDENT = "    "
 
 
-_point_option = typer.Option(metavar="POINT", help="Answer for this point only.", autocompletion=options.points)
+_point_option = typer.Option(
+    metavar="POINT", help="Answer for this point only.", autocompletion=options.complete_points
+)
 
 
 def why(
-    a: Annotated[str, options.argument("A", "A hook's name, or group:NAME.", options.hooks_and_groups)],
-    b: Annotated[str, options.argument("B", "Another hook's name, or group:NAME.", options.hooks_and_groups)],
+    a: Annotated[str, options.argument("A", "A hook's name, or group:NAME.", options.complete_hooks_and_groups)],
+    b: Annotated[str, options.argument("B", "Another hook's name, or group:NAME.", options.complete_hooks_and_groups)],
     pipeline: options.PipelineArgument = None,
     point: Annotated[str | None, _point_option] = None,
     set_: options.Overrides = None,
@@ -62,28 +64,28 @@ def why(
         imports=not no_import,
         runs=dir,
     )
-    pairs = list(product(_members(target, a), _members(target, b)))
+    pairs = list(product(_list_members(target, a), _list_members(target, b)))
     if is_group(a) or is_group(b):
         pairs = [(first, then) for first, then in pairs if first != then]
     for pair in pairs:
-        _refuse_unknown(target, pair, point)
+        _check_names(target, pair, point)
     warn_unknown(target.plan)
     if not pairs:
         raise UserError(Problem(f"{a} and {b} have no two hooks", hint="name two hooks, or another group"))
     if len(pairs) == 1:
-        echo(_answer(target, *pairs[0], point))
+        echo(_format_answer(target, *pairs[0], point))
         return
-    meeting = [pair for pair in pairs if _meet(target.plan, *pair, point)]
+    meeting = [pair for pair in pairs if _have_common_point(target.plan, *pair, point)]
     if not meeting:
         where = "at any point"
         if point is not None:
             where = f"at {point}"
         echo(f"no hook of {a} meets one of {b} {where}")
         return
-    echo("\n\n".join(_answer(target, *pair, point) for pair in meeting))
+    echo("\n\n".join(_format_answer(target, *pair, point) for pair in meeting))
 
 
-def _members(target: Target, name: str) -> tuple[str, ...]:
+def _list_members(target: Target, name: str) -> tuple[str, ...]:
     """Return the hooks that a name means: itself, or those of a group. Raises UserError for an unknown group."""
     if not is_group(name):
         return (name,)
@@ -94,22 +96,22 @@ def _members(target: Target, name: str) -> tuple[str, ...]:
     return group.members
 
 
-def _meet(plan: Plan, a: str, b: str, point: str | None) -> bool:
+def _have_common_point(plan: Plan, a: str, b: str, point: str | None) -> bool:
     """Return whether two hooks fire at one point: at this one, if it is given."""
-    shared = set(_points_of(plan, a)) & set(_points_of(plan, b))
+    shared = set(_list_points(plan, a)) & set(_list_points(plan, b))
     if point is None:
         return bool(shared)
     return point in shared
 
 
-def _points_of(plan: Plan, hook: str) -> list[str]:
+def _list_points(plan: Plan, hook: str) -> list[str]:
     """Return the point of each binding of a hook, in the order of a run."""
     return [binding.point for binding in plan.bindings if binding.hook == hook]
 
 
-def _answer(target: Target, a: str, b: str, point: str | None) -> str:
+def _format_answer(target: Target, a: str, b: str, point: str | None) -> str:
     """Return why two hooks fire in the order in which they do, as a text of several lines."""
-    from hookflow.graph.why import precedence
+    from hookflow.graph.why import find_precedence
 
     plan = target.plan
     disabled = [name for name in dict.fromkeys((a, b)) if name not in plan.hooks_by_name]
@@ -119,21 +121,21 @@ def _answer(target: Target, a: str, b: str, point: str | None) -> str:
             place = target.loaded.places.of(f"hooks.{name}.enabled").at_line
             lines.append(f"{name} fires nowhere: it is switched off ({place})")
         return "\n".join(lines)
-    answers = precedence(plan, a, b)
+    answers = find_precedence(plan, a, b)
     here = [answer for answer in answers if point in (None, answer.point)]
     if here:
-        return "\n\n".join(_explained(target, a, here))
+        return "\n\n".join(_format_answers(target, a, here))
     if not answers:
         return "\n".join(_without_common_point(target, a, b))
     lines = [f"{a} and {b} never meet at {point}"]
     for name in (a, b):
-        points = dict.fromkeys(_points_of(plan, name))  # each once
+        points = dict.fromkeys(_list_points(plan, name))  # each once
         text = f"{name} fires at {', '.join(points)}"
-        lines.append(textwrap.fill(text, 78, initial_indent=INDENT, subsequent_indent=2 * INDENT))
+        lines.append(textwrap.fill(text, 78, initial_indent=TEXT_INDENT, subsequent_indent=2 * TEXT_INDENT))
     return "\n".join(lines)
 
 
-def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> None:
+def _check_names(target: Target, hooks: Sequence[str], point: str | None) -> None:
     """Raise UserError for every unknown name, and for one hook that is named twice and has one method a point."""
     from hookflow.service.pipelines import no_point
 
@@ -145,7 +147,7 @@ def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> 
             problems.append(Problem(f'{target.name} has no hook "{name}"', hint=hint))
     if point is not None and point not in target.plan.points:
         problems.append(no_point(target.plan.points, point))
-    points = _points_of(target.plan, hooks[0])
+    points = _list_points(target.plan, hooks[0])
     if hooks[0] == hooks[1] and len(set(points)) == len(points):
         message = f"a hook fires neither before nor after itself, and {hooks[0]} has no two methods at one point"
         problems.append(Problem(message, hint="name two hooks"))
@@ -153,9 +155,9 @@ def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> 
         raise UserError(problems)
 
 
-def _explained(target: Target, a: str, answers: Sequence[Answer]) -> Iterator[str]:
+def _format_answers(target: Target, a: str, answers: Sequence[OrderAnswer]) -> Iterator[str]:
     """Yield a block for each answer; points whose answers are the same share a block."""
-    from hookflow.graph.why import clash
+    from hookflow.graph.why import find_clashing_slots
 
     plan = target.plan
     points: dict[tuple[str, ...], list[str]] = {}
@@ -168,30 +170,30 @@ def _explained(target: Target, a: str, answers: Sequence[Answer]) -> Iterator[st
             order = f"{then} fires after {first}"
         slots: tuple[str, ...] = ()
         if answer.reason == "file":
-            slots = clash(plan.points[answer.point], answer.first, answer.then)
-        block = [order, *_described(plan, answer, slots)]
+            slots = find_clashing_slots(plan.points[answer.point], answer.first, answer.then)
+        block = [order, *_describe_reason(plan, answer, slots)]
         if not slots and target.run is None:  # a clash has its own advice, and a recorded plan cannot change
-            block += _turning(target, answer)
+            block += _list_turning_edges(target, answer)
         points.setdefault(tuple(block), []).append(answer.point)
     for (order, *details), points_of_block in points.items():
         head = textwrap.fill(f"at {', '.join(points_of_block)}: {order}", 80, subsequent_indent="   ")
         yield "\n".join([head, *details])
 
 
-def _described(plan: Plan, answer: Answer, slots: Sequence[str]) -> Iterator[str]:
+def _describe_reason(plan: Plan, answer: OrderAnswer, slots: Sequence[str]) -> Iterator[str]:
     """Yield the reason of an answer in a sentence, then in detail; `slots` are those that both hooks touch."""
-    from hookflow.graph.why import ways_to_state
+    from hookflow.graph.why import make_order_statements
 
     first = answer.first
     then = answer.then
-    yield f"  {_reason(plan, answer)}"
+    yield f"  {_format_reason(plan, answer)}"
     yield from _edges(plan, answer.path)
     if answer.reason == "file" and plan.shuffle is None:
         places = [(first.hook, plan.hook(first.hook).where), (then.hook, plan.hook(then.hook).where)]
-        yield from columns(places, INDENT)
+        yield from columns(places, TEXT_INDENT)
     if slots:
         yield f"  both touch {' and '.join(slots)}, so it may matter; to state which is right:"
-        for statement in ways_to_state(first.hook, then.hook):
+        for statement in make_order_statements(first.hook, then.hook):
             yield f"    {statement}"
     for binding in (first, then):
         own = plan.hook(binding.hook).phase
@@ -211,7 +213,7 @@ def _described(plan: Plan, answer: Answer, slots: Sequence[str]) -> Iterator[str
             yield from _edges(plan, dropped.against, edge.point)
 
 
-def _reason(plan: Plan, answer: Answer) -> str:
+def _format_reason(plan: Plan, answer: OrderAnswer) -> str:
     first = answer.first
     then = answer.then
     if answer.reason == "edge" and len(answer.path) == 1:
@@ -251,10 +253,10 @@ def _edges(plan: Plan, edges: Sequence[Edge], point: str | None = None) -> list[
         if point not in (None, edge.point):
             source = f"at {edge.point}, {source}"
         rows.append((f"{edge.first} → {edge.then}", source))
-    return columns(rows, INDENT)
+    return columns(rows, TEXT_INDENT)
 
 
-def _turning(target: Target, answer: Answer) -> Iterator[str]:
+def _list_turning_edges(target: Target, answer: OrderAnswer) -> Iterator[str]:
     """Yield the edge that turns the two hooks of an answer, or the edges that stand against it.
 
     Stated edges are in the answer already. For two exits of arounds the edge names the one that is entered first.
@@ -272,7 +274,7 @@ def _turning(target: Target, answer: Answer) -> Iterator[str]:
         outer = first
         inner = then
     hooks = target.loaded.pipeline.hooks
-    after = [*_stated_after(target, inner), outer]
+    after = [*_list_stated_predecessors(target, inner), outer]
     table = hooks[inner].model_copy(update={"after": after})
     pipeline = target.loaded.pipeline.model_copy(update={"hooks": {**hooks, inner: table}})
     names = ", ".join(json.dumps(name) for name in after)
@@ -293,7 +295,7 @@ def _turning(target: Target, answer: Answer) -> Iterator[str]:
         yield f"{other_way}: after = [{names}] in [hooks.{inner}]"
 
 
-def _stated_after(target: Target, hook: str) -> list[str]:
+def _list_stated_predecessors(target: Target, hook: str) -> list[str]:
     """Return the hooks after which one fires by its own statement: in the file, else in its class."""
     from hookflow.hooks.inspect import names_of
     from hookflow.hooks.registry import find_hook, find_without_import
@@ -334,7 +336,7 @@ def _without_common_point(target: Target, a: str, b: str) -> Iterator[str]:
         if not when and place.round:
             when = f"in every {place.round}"
         rows.append((place.point, place.hook, when))
-    yield from columns(rows, INDENT)
+    yield from columns(rows, TEXT_INDENT)
     for handover in result.handovers:
         line = f"  {handover.writer} writes {' and '.join(handover.slots)}, which {handover.reader} reads"
         if handover.stale_round:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import psutil
 
 from hookflow.errors import nearest_or_all
-from hookflow.events.log import Appender
+from hookflow.events.log import LogAppender
 from hookflow.events.records import CommandRecord
 from hookflow.events.run_lock import holds
 from hookflow.events.rundir import RunDir, user_name
@@ -58,13 +58,13 @@ COMMANDS: Mapping[str, Command] = {
         Command("stop", "", "stop the run, with a checkpoint", destructive=True),
     )
 }
-TRACED = 10
+DEFAULT_TRACED_ITERATIONS = 10
 """Iterations that are traced where no number is given."""
 
 MOST_TRACED = 1000
 
 
-def wrong(name: str, args: Sequence[str], settable: Mapping[str, Collection[str]]) -> str:
+def find_command_problem(name: str, args: Sequence[str], settable: Mapping[str, Collection[str]]) -> str:
     """Return why a command cannot be executed, whatever the run does; empty if it can.
 
     `settable` has every hook of the plan, with the arguments that may be set. The sender asks, and so does the run.
@@ -81,9 +81,9 @@ def wrong(name: str, args: Sequence[str], settable: Mapping[str, Collection[str]
         hook, argument, _ = split_setting(args[0])
         if not argument:
             return usage
-        return _wrong_hook(hook, settable) or _wrong_argument(hook, argument, settable[hook])
+        return _find_hook_problem(hook, settable) or _find_argument_problem(hook, argument, settable[hook])
     if command.takes == "HOOK":
-        return _wrong_hook(args[0], settable)
+        return _find_hook_problem(args[0], settable)
     return ""
 
 
@@ -91,13 +91,13 @@ def _is_iteration_count(text: str) -> bool:
     return text.isdecimal() and 0 < int(text[:9]) <= MOST_TRACED
 
 
-def _wrong_hook(hook: str, settable: Mapping[str, Collection[str]]) -> str:
+def _find_hook_problem(hook: str, settable: Mapping[str, Collection[str]]) -> str:
     if hook in settable:
         return ""
     return f'there is no hook "{hook}"; {nearest_or_all(hook, settable)}'
 
 
-def _wrong_argument(hook: str, argument: str, settable: Collection[str]) -> str:
+def _find_argument_problem(hook: str, argument: str, settable: Collection[str]) -> str:
     if argument in settable:
         return ""
     hint = nearest_or_all(argument, settable, "settable are", "none of its arguments")
@@ -117,7 +117,7 @@ def split_setting(text: str) -> tuple[str, str, str]:
 def send(run: RunDir, command: str, *args: str) -> str:
     """Send a command to the run and return the id of its answer. Raises OSError without the right to write."""
     request = secrets.token_hex(4)
-    log = Appender(run.commands)
+    log = LogAppender(run.commands)
     try:
         log.append([CommandRecord(id=request, cmd=command, args=[*args], t=time.time(), by=user_name())])
     finally:
@@ -125,10 +125,10 @@ def send(run: RunDir, command: str, *args: str) -> str:
     return request
 
 
-STEPS = ((signal.SIGTERM, 0.5), (signal.SIGINT, 10.0), (signal.SIGKILL, 10.0))
+STOP_SIGNALS = ((signal.SIGTERM, 0.5), (signal.SIGINT, 10.0), (signal.SIGKILL, 10.0))
 """The signals and the seconds to wait after each. SIGINT, the second, interrupts a hook or the wait for data."""
 
-PERIOD = 0.1
+POLL_PERIOD_SECONDS = 0.1
 
 
 def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
@@ -137,7 +137,7 @@ def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
     That is the process which `run.json` names, if it holds the lock: the file may be a copy, or of a run that is over.
     `say` receives each signal. Raises PermissionError for a process of another user.
     """
-    for number, patience in STEPS:
+    for number, patience in STOP_SIGNALS:
         if run.life() != "alive":
             break
         pid = run.describe()["pid"]
@@ -156,7 +156,7 @@ def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
             process.send_signal(number)
         until = time.monotonic() + patience
         while run.life() == "alive" and time.monotonic() < until:
-            time.sleep(PERIOD)
+            time.sleep(POLL_PERIOD_SECONDS)
     gone = run.life() != "alive"
     say("the process has ended" if gone else "the process does not end, even by SIGKILL")
     return gone

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-PATIENCE = 10
+GIT_TIMEOUT_SECONDS = 10
 """Seconds that git may take; a run begins without its answer then."""
 
 GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
@@ -26,11 +26,11 @@ def ask_git(folder: Path, *words: str) -> bytes | None:
     environment["LC_ALL"] = "C"  # the reason is looked for in English
     command = ["git", "--no-optional-locks", "-C", str(folder), *words]  # a look must not disturb other commands
     try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE, env=environment)
+        done = subprocess.run(command, capture_output=True, check=False, timeout=GIT_TIMEOUT_SECONDS, env=environment)
     except FileNotFoundError as error:
         raise GitError("git is not installed") from error
     except subprocess.TimeoutExpired as error:
-        raise GitError(f"git did not answer within {PATIENCE} s") from error
+        raise GitError(f"git did not answer within {GIT_TIMEOUT_SECONDS} s") from error
     except OSError as error:
         raise GitError(str(error)) from error
     if done.returncode == 0:

@@ -45,7 +45,7 @@ def weights_facts(sources: Mapping[str, WeightsSource]) -> dict[str, Any]:
     return {model: source.to_json() for model, source in sources.items()}
 
 
-def recorded_weights(run: RunDir) -> dict[str, WeightsSource]:
+def read_recorded_weights(run: RunDir) -> dict[str, WeightsSource]:
     """Return the weights that the models of a run began with, by the names of the models; those that can be read."""
     result = {}
     for model, facts in run.describe().get("weights", {}).items():

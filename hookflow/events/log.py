@@ -7,30 +7,30 @@ from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar, cast
 
 from hookflow.events.reading import open_regular, read_object, read_record
-from hookflow.events.records import TEXT_LIMIT, Record, shortened
+from hookflow.events.records import TEXT_LIMIT, Record, shorten_text
 from hookflow.numbers import mapped, strict_json
 from hookflow.text import has_masks, mask_names, masked
 
-LONGEST = 1 << 22
+MAX_LINE_BYTES = 1 << 22
 """Bytes of a line, from which on it is passed over; no record is as long."""
 
-TEXTS = frozenset({"text", "traceback", "causes", "reason", "note", "caption"})
+TEXT_KEYS = frozenset({"text", "traceback", "causes", "reason", "note", "caption"})
 """Keys of records whose values are for people."""
 
-NAMES = frozenset({"name"})
+NAME_KEYS = frozenset({"name"})
 """Keys of records whose values are names that hooks and tasks have given."""
 
 BY_NAME = frozenset({"v", "modes"})
 """Keys of records whose values are mappings by such names."""
 
-MASKED = TEXTS | NAMES | BY_NAME | {"fp32"}
+MASKED_KEYS = TEXT_KEYS | NAME_KEYS | BY_NAME | {"fp32"}
 """Keys of records that `mask_record` looks at."""
 
 AnyRecord = TypeVar("AnyRecord", bound=Mapping[str, Any])
 
 _LONE_SURROGATE = re.compile(r"\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 
-CHUNK = 1 << 20
+READ_CHUNK_BYTES = 1 << 20
 """Bytes read at a time, so that opening the log of a long run leaves room for a key press in between."""
 
 
@@ -51,7 +51,7 @@ def mask_record(record: AnyRecord) -> AnyRecord:
     if not has_masks():
         return record
     result: dict[str, Any] = dict(record)
-    for key in MASKED & record.keys():
+    for key in MASKED_KEYS & record.keys():
         value = record[key]
         if isinstance(value, str):
             result[key] = masked(value)
@@ -73,10 +73,10 @@ def readable(text: str) -> str:
 def _short(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
-    return shortened(str(value))
+    return shorten_text(str(value))
 
 
-class Appender:
+class LogAppender:
     """Writes records to the end of a file, each batch in one write, so that many may write and none is torn."""
 
     def __init__(self, path: Path) -> None:
@@ -119,13 +119,13 @@ class Appender:
         os.close(self._file)
 
 
-def whole_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def iter_whole_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a log, each with the byte that it starts at, but those that are too long to be held."""
     start = 0
     at_start = True
-    while line := file.readline(LONGEST):
+    while line := file.readline(MAX_LINE_BYTES):
         is_whole = line.endswith(b"\n")
-        if at_start and (is_whole or len(line) < LONGEST):
+        if at_start and (is_whole or len(line) < MAX_LINE_BYTES):
             yield start, line
         start += len(line)
         at_start = is_whole
@@ -135,13 +135,13 @@ Line = TypeVar("Line")
 """The records of a log, by `hookflow.events.records`."""
 
 
-class Tail(Generic[Line]):
+class TailReader(Generic[Line]):
     """Reads the records appended since the last look; a line still being written waits for its end.
 
     `parse` returns the record of a line, or None to leave it out; it raises ValueError for a line that is no record.
     """
 
-    chunk = CHUNK
+    chunk = READ_CHUNK_BYTES
 
     def __init__(self, path: Path, parse: Callable[[bytes], Any] = read_object) -> None:
         self._path = path
@@ -172,15 +172,15 @@ class Tail(Generic[Line]):
                 file.seek(self.at)
                 data = file.read(self.chunk)
                 if b"\n" not in data:
-                    data += file.read(LONGEST - len(data) + 1)
+                    data += file.read(MAX_LINE_BYTES - len(data) + 1)
         except OSError:
             data = b""
         *lines, rest = data.split(b"\n")
         if lines and self._too_long:
             del lines[0]
             self._too_long = False
-            self._pass_over(f"it has more than {LONGEST} bytes")
-        elif not lines and len(rest) > LONGEST:
+            self._pass_over(f"it has more than {MAX_LINE_BYTES} bytes")
+        elif not lines and len(rest) > MAX_LINE_BYTES:
             self._too_long = True
             rest = b""
         self.grew = len(data) > len(rest)
@@ -213,5 +213,5 @@ class Tail(Generic[Line]):
                 return records
 
 
-def event_log(path: Path) -> Tail[Record]:
-    return Tail(path, read_record)
+def event_log(path: Path) -> TailReader[Record]:
+    return TailReader(path, read_record)

@@ -25,11 +25,11 @@ from typing import BinaryIO
 
 from hookflow.events.reading import open_regular
 
-LAYOUT = struct.Struct("@qdq")
-NOWHERE = -1
+NOW_LAYOUT = struct.Struct("@qdq")
+NO_BINDING = -1
 
 
-class Shared:
+class NowMemory:
     """The shared memory under `path`, until it is closed or collected.
 
     Assign the binding's id to `ids[0]`, the time to `times[0]` and the iterations done to `iters[0]`.
@@ -40,7 +40,7 @@ class Shared:
         self._memory, self._withdraw = _map(path)
         view = memoryview(self._memory)
         self.ids, self.times, self.iters = view[:8].cast("q"), view[8:16].cast("d"), view[16:].cast("q")
-        self.ids[0], self.times[0] = NOWHERE, time.perf_counter()
+        self.ids[0], self.times[0] = NO_BINDING, time.perf_counter()
 
     def close(self) -> None:
         """Give the memory back; to assign to it is a ValueError from here on."""
@@ -50,13 +50,13 @@ class Shared:
         self._withdraw()
 
 
-def look(path: Path) -> tuple[int, float] | None:
-    """Return the id of the binding being called (or NOWHERE) and the seconds since it was entered.
+def read_current_binding(path: Path) -> tuple[int, float] | None:
+    """Return the id of the binding being called (or NO_BINDING) and the seconds since it was entered.
 
     Returns None where there is no memory, as once the process has ended.
     """
     with contextlib.suppress(OSError, struct.error), open_memory(path) as memory:
-        binding, entered, _ = LAYOUT.unpack(memory.read())
+        binding, entered, _ = NOW_LAYOUT.unpack(memory.read())
         return binding, max(time.monotonic() - entered, 0.0)
     return None
 
@@ -71,13 +71,13 @@ def open_memory(path: Path) -> BinaryIO:
     return open_regular(path)
 
 
-def iters_in(memory: BinaryIO) -> int:
+def read_num_iters(memory: BinaryIO) -> int:
     """Return the training iterations that were done when the memory was last written; 0 where it says none."""
     memory.seek(0)
     data = memory.read()
-    if len(data) != LAYOUT.size:
+    if len(data) != NOW_LAYOUT.size:
         return 0
-    _, _, iterations = LAYOUT.unpack(data)
+    _, _, iterations = NOW_LAYOUT.unpack(data)
     return int(iterations)
 
 
@@ -91,9 +91,9 @@ def _map(path: Path) -> tuple[mmap.mmap, Callable[[], object]]:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # an old kernel, or a file system that knows no links
             return _map_sealed(path)
-    path.write_bytes(bytes(LAYOUT.size))
+    path.write_bytes(bytes(NOW_LAYOUT.size))
     with path.open("r+b") as file:
-        return mmap.mmap(file.fileno(), LAYOUT.size), lambda: None
+        return mmap.mmap(file.fileno(), NOW_LAYOUT.size), lambda: None
 
 
 if sys.platform == "linux":
@@ -103,17 +103,17 @@ if sys.platform == "linux":
         file = os.memfd_create(_name(path), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         target = f"/proc/{os.getpid()}/fd/{file}"
         try:
-            os.ftruncate(file, LAYOUT.size)
+            os.ftruncate(file, NOW_LAYOUT.size)
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            memory = mmap.mmap(file, LAYOUT.size)
+            memory = mmap.mmap(file, NOW_LAYOUT.size)
             path.symlink_to(target)
         except OSError:
             os.close(file)
             raise
-        return memory, weakref.finalize(memory, _withdraw, path, target, file, os.getpid())
+        return memory, weakref.finalize(memory, _remove_link, path, target, file, os.getpid())
 
 
-def _withdraw(path: Path, target: str, file: int, owner: int) -> None:
+def _remove_link(path: Path, target: str, file: int, owner: int) -> None:
     """Remove the link to memory that is gone: programs that copy directories stumble over it."""
     if os.getpid() != owner:  # a fork of the process
         return
@@ -123,10 +123,10 @@ def _withdraw(path: Path, target: str, file: int, owner: int) -> None:
             path.unlink()
 
 
-DUMP = signal.SIGUSR2
+STACK_DUMP_SIGNAL = signal.SIGUSR2
 """At this signal a training process writes the stack of its training thread into its output, wherever it is."""
 
-FRAME = re.compile(r'  File "(?:.*/site-packages/)?(.*)", line (\d+) in (.*)')
+STACK_FRAME_PATTERN = re.compile(r'  File "(?:.*/site-packages/)?(.*)", line (\d+) in (.*)')
 """A frame as the process writes it, which is returned as py-spy has it."""
 
 PATIENCE, POLL = 2.0, 0.05
@@ -140,17 +140,19 @@ def stack(pid: int, output: Path) -> list[str]:
     """
     spy = shutil.which("py-spy")
     if spy:
-        frames = _frames_of_spy(spy, pid)
+        frames = _read_pyspy_frames(spy, pid)
         if frames:
             return frames
     if not _is_handled(pid):
         return []
-    text = _dumped_text(pid, output)
+    text = _read_dumped_stack(pid, output)
     frames_text = text.rpartition("(most recent call first):\n")[2]
-    return [FRAME.sub(r"\3 (\1:\2)", line) for line in frames_text.splitlines() if line.startswith("  File ")]
+    return [
+        STACK_FRAME_PATTERN.sub(r"\3 (\1:\2)", line) for line in frames_text.splitlines() if line.startswith("  File ")
+    ]
 
 
-def _frames_of_spy(spy: str, pid: int) -> list[str]:
+def _read_pyspy_frames(spy: str, pid: int) -> list[str]:
     """Return the frames of the main thread of a process by py-spy; none where it may not look."""
     dumped = subprocess.run([spy, "dump", "--pid", str(pid)], capture_output=True, text=True, check=False)
     if dumped.returncode != 0:
@@ -162,11 +164,11 @@ def _frames_of_spy(spy: str, pid: int) -> list[str]:
     return []
 
 
-def _dumped_text(pid: int, output: Path) -> str:
+def _read_dumped_stack(pid: int, output: Path) -> str:
     """Let a process write its stack into its output, and return what has been written there since."""
     with output.open("rb") as file:
         file.seek(0, os.SEEK_END)
-        os.kill(pid, DUMP)
+        os.kill(pid, STACK_DUMP_SIGNAL)
         deadline = time.monotonic() + PATIENCE
         data = b""
         while time.monotonic() < deadline:
@@ -187,5 +189,5 @@ def _is_handled(pid: int) -> bool:
     for line in status.splitlines():
         if line.startswith("SigCgt:"):
             caught_signals = int(line.split()[1], 16)
-            return bool(caught_signals >> (DUMP - 1) & 1)
+            return bool(caught_signals >> (STACK_DUMP_SIGNAL - 1) & 1)
     return False

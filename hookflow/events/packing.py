@@ -70,9 +70,9 @@ def _pack_column(places: Sequence[int], values: list[float], num_rows: int) -> C
     return {str(place): value for place, value in zip(places, values, strict=True)}
 
 
-def series(record: Scalars) -> Iterator[tuple[str, list[int], list[float]]]:
+def iter_series(record: Scalars) -> Iterator[tuple[str, list[int], list[float]]]:
     """Yield each name with the iterations at which it was logged, and the numbers."""
-    iterations = stamps(record, record["it"], record.get("steps", 0))
+    iterations = compute_stamps(record, record["it"], record.get("steps", 0))
     for name, places, values in _columns(record):
         if len(places) == len(iterations):
             yield name, iterations, values
@@ -82,8 +82,8 @@ def series(record: Scalars) -> Iterator[tuple[str, list[int], list[float]]]:
 
 def unpack(record: Scalars) -> list[Row]:
     """Return the rows that a record has packed."""
-    iterations = stamps(record, record["it"], record.get("steps", 0))
-    milliseconds = stamps(record, round(1000 * record["t"]), record.get("ms", 0))
+    iterations = compute_stamps(record, record["it"], record.get("steps", 0))
+    milliseconds = compute_stamps(record, round(1000 * record["t"]), record.get("ms", 0))
     rows = []
     for time, iteration in zip(milliseconds, iterations, strict=True):
         rows.append(Row(time / 1000, iteration, record["ep"], {}))
@@ -111,7 +111,7 @@ def _columns(record: Scalars) -> Iterator[tuple[str, Sequence[int], list[float]]
         yield name, places, values
 
 
-def stamps(record: Scalars, last: int, steps: int | list[int]) -> list[int]:
+def compute_stamps(record: Scalars, last: int, steps: int | list[int]) -> list[int]:
     """Return what the rows are stamped with, from the last stamp and the steps between them."""
     num_steps = record.get("rows", 1) - 1
     if isinstance(steps, list):
@@ -137,7 +137,7 @@ def _round_to_fp32(values: list[float]) -> list[float]:
     return array("f", values).tolist()
 
 
-BINS = 256
+NUM_BINS = 256
 """More than a duration of 64 bits can reach."""
 
 
@@ -158,7 +158,7 @@ def bounds(index: int) -> tuple[int, int]:
     return leading_bits << exponent, (leading_bits + 1) << exponent
 
 
-def packed(filled: Sequence[int], counts: Sequence[int]) -> list[int]:
+def pack_bins(filled: Sequence[int], counts: Sequence[int]) -> list[int]:
     """Return bins as a frame has them: the first bin, and the counts from there on; -n passes over n empty bins."""
     if not filled:
         return [0]
@@ -178,12 +178,12 @@ def add_packed(counts: dict[int, int], bins: Sequence[int], sign: Literal[1, -1]
     for count in bins[1:]:
         if count < 0:
             index -= count
-        elif index < BINS:
+        elif index < NUM_BINS:
             counts[index] = counts.get(index, 0) + sign * count
             index += 1
 
 
-def percentile(counts: Mapping[int, int], share: float) -> float:
+def compute_percentile(counts: Mapping[int, int], share: float) -> float:
     """Return the duration in nanoseconds below which `share` (0 to 1) of the counted ones lie, to a bin's width.
 
     Returns 0.0 when nothing has been counted.

@@ -1,7 +1,7 @@
 """Strict reading of files in run directories: only regular ones, and whatever is wrong in their JSON is a ValueError.
 
 The records of a log are validated against their declarations in `hookflow.events.records`, so that readers can rely on
-their types and bounds. Keys that are left out get `DEFAULTS`; unknown keys and kinds are let through. pydantic_core
+their types and bounds. Keys that are left out get `KEY_DEFAULTS`; unknown keys and kinds are let through. pydantic_core
 alone validates: to import pydantic takes longer than a command that reads a run.
 """
 
@@ -17,7 +17,7 @@ from typing import Annotated, Any, BinaryIO, Literal, Union, cast, get_args, get
 from pydantic_core import PydanticCustomError, SchemaValidator, ValidationError, from_json
 from pydantic_core import core_schema as schema
 
-from hookflow.events.packing import BINS, stamps
+from hookflow.events.packing import NUM_BINS, compute_stamps
 from hookflow.events.records import (
     TEXT_LIMIT,
     Acknowledged,
@@ -35,11 +35,11 @@ from hookflow.events.records import (
     Stamp,
 )
 
-INTEGER = 1 << 63
-LATEST = 1e11
+INTEGER_LIMIT = 1 << 63
+MAX_TIME = 1e11
 """Integers and times (in seconds) of a log are smaller than these."""
 
-DEFAULTS: Mapping[type, Mapping[str, Any]] = {
+KEY_DEFAULTS: Mapping[type, Mapping[str, Any]] = {
     Run: {
         **dict.fromkeys(("pipeline", "host", "python", "torch", "device", "precision", "model", "strategy"), ""),
         **dict.fromkeys(("it", "ep", "version", "pid", "params", "seed", "max_epochs", "max_iters"), 0),
@@ -98,7 +98,7 @@ def read_record(line: str | bytes) -> Record:
     """Return the record of a line of an event log. Raises ValueError where it is not what its kind declares."""
     result = read_object(line)
     kind = str(result.get("k"))
-    validators = _validators_by_kind()
+    validators = _make_validators()
     validator = validators.get(kind, validators[UNKNOWN_KIND])
     try:
         return cast("Record", valid(validator, result))
@@ -108,7 +108,7 @@ def read_record(line: str | bytes) -> Record:
 
 def read_command(line: str | bytes) -> CommandRecord:
     """Return the command of a line of a command log. Raises ValueError where it is none."""
-    return cast("CommandRecord", valid(_validators_by_kind()["command"], read_object(line)))
+    return cast("CommandRecord", valid(_make_validators()["command"], read_object(line)))
 
 
 def valid(validator: SchemaValidator, result: dict[str, Any]) -> Any:
@@ -129,12 +129,12 @@ UNKNOWN_KIND = ""
 
 
 @cache
-def _validators_by_kind() -> dict[str, SchemaValidator]:
+def _make_validators() -> dict[str, SchemaValidator]:
     validators = {}
     for record_type in get_args(Record):
         (kind,) = get_args(get_type_hints(record_type)["k"])
         validators[kind] = SchemaValidator(_schema_of(record_type))
-    stamp_fields = {"k": str, **_hints(Stamp)}
+    stamp_fields = {"k": str, **_read_type_hints(Stamp)}
     validators[UNKNOWN_KIND] = SchemaValidator(_table_schema(stamp_fields, needed={"k", "t"}))
     validators["command"] = SchemaValidator(_schema_of(CommandRecord))
     return validators
@@ -142,10 +142,10 @@ def _validators_by_kind() -> dict[str, SchemaValidator]:
 
 def validator_of(kind: type, needed: Iterable[str]) -> SchemaValidator:
     """Return the validator of a TypedDict of whose keys some are needed."""
-    return SchemaValidator(_table_schema(_hints(kind), needed))
+    return SchemaValidator(_table_schema(_read_type_hints(kind), needed))
 
 
-def _hints(kind: type) -> dict[str, Any]:
+def _read_type_hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
@@ -156,7 +156,7 @@ def _table_schema(
     fields = {}
     for key, hint in hints.items():
         if key == "t":
-            value_schema: schema.CoreSchema = schema.float_schema(strict=True, ge=0, lt=LATEST, allow_inf_nan=False)
+            value_schema: schema.CoreSchema = schema.float_schema(strict=True, ge=0, lt=MAX_TIME, allow_inf_nan=False)
         else:
             value_schema = _schema_of(hint)
         if key in defaults:
@@ -176,19 +176,19 @@ def _check_rows(record: Scalars) -> Scalars:
     num_rows = record.get("rows", 1)
     for steps in (record.get("steps"), record.get("ms")):
         if isinstance(steps, list) and len(steps) != num_rows - 1:
-            raise _misfit_of_rows()
+            raise _make_row_error()
     for column in record["v"].values():
         if isinstance(column, list) and len(column) != num_rows:
-            raise _misfit_of_rows()
+            raise _make_row_error()
         if isinstance(column, dict) and any(int(place) >= num_rows for place in column):
-            raise _misfit_of_rows()
-    iterations = stamps(record, record["it"], record.get("steps", 0))
-    if min(iterations) < 0 or max(iterations) >= INTEGER:
+            raise _make_row_error()
+    iterations = compute_stamps(record, record["it"], record.get("steps", 0))
+    if min(iterations) < 0 or max(iterations) >= INTEGER_LIMIT:
         raise PydanticCustomError("steps", "steps from an iteration that no run has")
     return record
 
 
-def _misfit_of_rows() -> PydanticCustomError:
+def _make_row_error() -> PydanticCustomError:
     return PydanticCustomError("rows", "columns that do not fit the rows")
 
 
@@ -222,7 +222,7 @@ def _schema_of(hint: Any) -> schema.CoreSchema:
     if is_typeddict(hint):
         return _record_schema(hint)
     if hint == Column:
-        return _column_schema()
+        return _make_column_schema()
     origin = get_origin(hint)
     args = get_args(hint)
     if origin is Annotated:
@@ -233,7 +233,7 @@ def _schema_of(hint: Any) -> schema.CoreSchema:
     if origin in (Union, UnionType):
         return schema.union_schema([_schema_of(arg) for arg in args], mode="left_to_right")
     if origin is list and args == (Any,):
-        return _firings_schema()
+        return _make_firings_schema()
     if origin is list:
         return schema.list_schema(_number_schema() if args[0] is float else _schema_of(args[0]))
     if origin is not None:  # a mapping
@@ -247,23 +247,23 @@ def _schema_of(hint: Any) -> schema.CoreSchema:
 def _plain_schemas() -> dict[Any, schema.CoreSchema]:
     return {
         str: _string_schema(),
-        int: _integer_schema(range(INTEGER)),
-        float: schema.float_schema(strict=True, gt=-LATEST, lt=LATEST, allow_inf_nan=False),
+        int: _integer_schema(range(INTEGER_LIMIT)),
+        float: schema.float_schema(strict=True, gt=-MAX_TIME, lt=MAX_TIME, allow_inf_nan=False),
         bool: schema.bool_schema(strict=True),
         NoneType: schema.none_schema(),
     }
 
 
 def _record_schema(record_type: Any) -> schema.CoreSchema:
-    defaults = DEFAULTS.get(record_type, {})
+    defaults = KEY_DEFAULTS.get(record_type, {})
     needed = record_type.__required_keys__ - defaults.keys() - {"elapsed"}
-    table = _table_schema(_hints(record_type), needed, defaults)
+    table = _table_schema(_read_type_hints(record_type), needed, defaults)
     if record_type in FURTHER_CHECKS:
         return schema.no_info_after_validator_function(FURTHER_CHECKS[record_type], table)
     return table
 
 
-def _column_schema() -> schema.CoreSchema:
+def _make_column_schema() -> schema.CoreSchema:
     """Return the schema of a column of scalars: a number for each row, one for all, or numbers by row."""
     value = schema.float_schema()
     row = _string_schema(r"^[0-9]{1,4}$")
@@ -271,10 +271,10 @@ def _column_schema() -> schema.CoreSchema:
     return schema.union_schema([*forms], mode="left_to_right")
 
 
-def _firings_schema() -> schema.CoreSchema:
+def _make_firings_schema() -> schema.CoreSchema:
     """Return the schema of a hook's firings: [how many, total ns, longest ns, last ns, bins]."""
-    number = _integer_schema(range(INTEGER))
-    first_bin = _integer_schema(range(BINS))
-    count = _integer_schema(range(-BINS, INTEGER))
-    bins = schema.tuple_schema([first_bin, count], variadic_item_index=1, max_length=2 * BINS)
+    number = _integer_schema(range(INTEGER_LIMIT))
+    first_bin = _integer_schema(range(NUM_BINS))
+    count = _integer_schema(range(-NUM_BINS, INTEGER_LIMIT))
+    bins = schema.tuple_schema([first_bin, count], variadic_item_index=1, max_length=2 * NUM_BINS)
     return schema.tuple_schema([number, number, number, number, bins])

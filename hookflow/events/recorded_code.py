@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 from hookflow.errors import first_few
 from hookflow.events.reading import open_regular, read_object
-from hookflow.events.rundir import RunDir, whole
-from hookflow.numbers import counted
+from hookflow.events.rundir import RunDir, open_replacement
+from hookflow.numbers import format_count
 from hookflow.text import has_masks, masked
 
 MAX_TEXT = 512 * 1024
@@ -38,9 +38,9 @@ MAX_DIFF = 1024 * 1024
 MAX_FACTS = 16 * 1024 * 1024
 """Bytes of the largest `CODE.json` that is read."""
 
-FACTS = "CODE.json"
-DIFF = "git.diff"
-FILES = "files"
+FACTS_ENTRY = "CODE.json"
+DIFF_ENTRY = "git.diff"
+FILES_FOLDER = "files"
 """The entries of an archive: its facts, the difference to the git commit, and the folder of the files."""
 
 SHOWN_LINES = 40
@@ -74,7 +74,7 @@ class GitState:
     def __str__(self) -> str:
         text = f"{self.commit[:12]} on {self.branch}"
         if self.changed:
-            text += f", {counted(len(self.changed), 'file')} changed since"
+            text += f", {format_count(len(self.changed), 'file')} changed since"
         return text
 
 
@@ -109,25 +109,25 @@ class RecordedCode(CodeSnapshot):
         file = self.files[path]
         if file.left_out:
             return None
-        content = _read_entry(self.archive, f"{FILES}/{entry_name(path)}", MAX_TEXT)
-        if content is None or checksum(content) != file.sha256:
+        content = _read_entry(self.archive, f"{FILES_FOLDER}/{entry_name(path)}", MAX_TEXT)
+        if content is None or compute_checksum(content) != file.sha256:
             return None
         return content
 
-    def git_diff(self) -> bytes | None:
+    def read_git_diff(self) -> bytes | None:
         """Return the difference to the git commit; None where there is none, or none is kept."""
-        return _read_entry(self.archive, DIFF, MAX_DIFF)
+        return _read_entry(self.archive, DIFF_ENTRY, MAX_DIFF)
 
     def on_disk(self, root: Path | None = None) -> CodeSnapshot:
         """Return the same files as they are now, without those that are gone; below `root` where that is given."""
         now = root or self.root
-        return CodeSnapshot(now, dict(_files_on_disk(now, self.files)))
+        return CodeSnapshot(now, dict(_iter_files_on_disk(now, self.files)))
 
     def __str__(self) -> str:
         kept = [path for path, file in self.files.items() if not file.left_out]
-        text = f"{counted(len(self.files), 'file')} of {self.root}"
+        text = f"{format_count(len(self.files), 'file')} of {self.root}"
         if len(kept) < len(self.files):
-            text += f", {counted(len(self.files) - len(kept), 'text')} not kept"
+            text += f", {format_count(len(self.files) - len(kept), 'text')} not kept"
         if self.git is not None:
             text += f"; git {self.git}"
         return text
@@ -168,17 +168,17 @@ def code_folder(run: RunDir) -> Path:
     return run.path / "code"
 
 
-def recorded_codes(run: RunDir) -> list[RecordedCode]:
+def list_recorded_codes(run: RunDir) -> list[RecordedCode]:
     """Return every code that a run has recorded, in their order; those that cannot be read are left out."""
     archives = [path for path in code_folder(run).glob("*.zip") if path.stem.isdecimal()]
     codes = [_read_archive(path) for path in sorted(archives, key=lambda path: int(path.stem))]
     return [code for code in codes if code is not None]
 
 
-def latest_code(run: RunDir) -> RecordedCode | None:
+def find_latest_code(run: RunDir) -> RecordedCode | None:
     """Return the code of the latest attempt; None where none is recorded. The code of a parent is not the run's
     own."""
-    own = [code for code in recorded_codes(run) if code.number > 0]
+    own = [code for code in list_recorded_codes(run) if code.number > 0]
     if not own:
         return None
     return own[-1]
@@ -190,7 +190,7 @@ def code_before(run: RunDir, it: int) -> RecordedCode | None:
     A checkpoint after iteration `it` was saved by the last attempt that began before it: each later attempt that began
     before it would have removed the checkpoint.
     """
-    codes = recorded_codes(run)
+    codes = list_recorded_codes(run)
     earlier = [code for code in codes if code.it < it]
     if earlier:
         return earlier[-1]
@@ -271,7 +271,7 @@ def content_to_keep(content: bytes) -> bytes:
     return masked(text).encode(encoding, "replace")
 
 
-def checksum(content: bytes) -> str:
+def compute_checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
@@ -298,17 +298,17 @@ def describe_file(path: Path, module: str = "", *, late: bool = False) -> tuple[
     with suppress(NotADirectoryError):  # it is in a zip archive
         size = path.stat().st_size
         if size > MAX_TEXT:
-            digest = _checksum_of_file(path)
+            digest = _compute_file_checksum(path)
             return CodeFile(digest, size, module, late, f"it has more than {MAX_TEXT // 1024} kB"), b""
     content = read_code_file(path)
     kept = content_to_keep(content)
     left_out = ""
     if b"\0" in content:
         left_out = "it is no text"
-    return CodeFile(checksum(kept), len(content), module, late, left_out), kept
+    return CodeFile(compute_checksum(kept), len(content), module, late, left_out), kept
 
 
-def _checksum_of_file(path: Path) -> str:
+def _compute_file_checksum(path: Path) -> str:
     result = hashlib.sha256()
     with open_regular(path) as file:
         while block := file.read(1 << 20):
@@ -316,7 +316,7 @@ def _checksum_of_file(path: Path) -> str:
     return result.hexdigest()
 
 
-def _files_on_disk(root: Path, files: Mapping[str, CodeFile]) -> Iterator[tuple[str, CodeFile]]:
+def _iter_files_on_disk(root: Path, files: Mapping[str, CodeFile]) -> Iterator[tuple[str, CodeFile]]:
     for path, file in files.items():
         with suppress(OSError):
             yield path, describe_file(root / path, file.module, late=file.late)[0]
@@ -349,7 +349,7 @@ def write_code(
     folder = code_folder(run)
     folder.mkdir(mode=0o700, exist_ok=True)
     if number is None:
-        number = max([code.number for code in recorded_codes(run)], default=0) + 1
+        number = max([code.number for code in list_recorded_codes(run)], default=0) + 1
     archive = folder / f"{number}.zip"
     described = _within_limit(files, contents)
     facts = {
@@ -358,13 +358,13 @@ def write_code(
         "git": None if git is None else asdict(git),
         "files": {path: asdict(file) for path, file in described.items()},
     }
-    with whole(archive) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as written:
-        written.writestr(_entry(FACTS), json.dumps(facts, indent=1))
+    with open_replacement(archive) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as written:
+        written.writestr(_entry(FACTS_ENTRY), json.dumps(facts, indent=1))
         if diff:
-            written.writestr(_entry(DIFF), diff)
+            written.writestr(_entry(DIFF_ENTRY), diff)
         for path, each in described.items():
             if not each.left_out:
-                written.writestr(_entry(f"{FILES}/{entry_name(path)}"), contents[path])
+                written.writestr(_entry(f"{FILES_FOLDER}/{entry_name(path)}"), contents[path])
     return RecordedCode(root, described, archive, it, git)
 
 
@@ -396,20 +396,20 @@ def copy_code(code: RecordedCode, run: RunDir) -> None:
     """Keep the code of a parent in a fork."""
     folder = code_folder(run)
     folder.mkdir(mode=0o700, exist_ok=True)
-    with open_regular(code.archive) as source, whole(folder / "0.zip") as target:
+    with open_regular(code.archive) as source, open_replacement(folder / "0.zip") as target:
         target.write(source.read())
 
 
 def _read_archive(archive: Path) -> RecordedCode | None:
     """Return the code in an archive; None where that is damaged, or was not written by this program."""
     try:
-        text = _read_entry(archive, FACTS, MAX_FACTS)
+        text = _read_entry(archive, FACTS_ENTRY, MAX_FACTS)
         facts = read_object(text or b"")
         files = {str(path): _code_file(file) for path, file in facts["files"].items()}
         if facts["git"] is None:
             git = None
         else:
-            git = _git_state(facts["git"])
+            git = _read_git_state(facts["git"])
         return RecordedCode(Path(str(facts["root"])), files, archive, int(facts["it"]), git)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
@@ -423,7 +423,7 @@ def _code_file(facts: Mapping[str, Any]) -> CodeFile:
     )
 
 
-def _git_state(facts: Mapping[str, Any]) -> GitState:
+def _read_git_state(facts: Mapping[str, Any]) -> GitState:
     changed = tuple(str(path) for path in facts["changed"])
     return GitState(str(facts["commit"]), str(facts["branch"]), changed, str(facts["diff_left_out"]))
 

@@ -23,7 +23,7 @@ DEVICE = 1
 BACKGROUND = 2
 """The first track of a trace with the firings of an offloaded hook; those of other hooks have the ones that follow."""
 
-WORLD = 1 << 14
+MAX_WORLD_SIZE = 1 << 14
 """Ranks that a run has at most."""
 
 Signed = Annotated[int, range(-(1 << 63), 1 << 63)]
@@ -32,7 +32,7 @@ Signed = Annotated[int, range(-(1 << 63), 1 << 63)]
 BindingId = Annotated[str, r"^[0-9]{1,9}$"]
 """The id of a binding, as JSON has it for a key."""
 
-ROWS = 4096
+MAX_SCALAR_ROWS = 4096
 """Rows that a record of scalars has at most."""
 
 Column = float | list[float] | dict[str, float]
@@ -134,9 +134,9 @@ class Run(Stamp):
     """The directory of the checkpoint, below `checkpoints`; null in a run that starts from scratch."""
     forked_from: str | None
     """The run and the checkpoint that a fork begins with, RUN:CHECKPOINT; null in any other attempt."""
-    rank: Annotated[int, range(WORLD)]
+    rank: Annotated[int, range(MAX_WORLD_SIZE)]
     """The rank of this log, of `world` processes that train together: each has one of its own."""
-    world: Annotated[int, range(1, WORLD + 1)]
+    world: Annotated[int, range(1, MAX_WORLD_SIZE + 1)]
     """How many processes train together."""
     strategy: Literal["", "ddp", "fsdp"]
     """How they train one model together; empty for a single process."""
@@ -207,7 +207,7 @@ class Frame(Stamp, Offloaded, Timed, Checked):
 class Rows(TypedDict, total=False):
     """Rows before the last one, whose stamp is that of the record."""
 
-    rows: Annotated[int, range(1, ROWS + 1)]
+    rows: Annotated[int, range(1, MAX_SCALAR_ROWS + 1)]
     """How many rows there are; 1 if it is left out."""
     steps: Signed | list[Signed]
     """The iterations from each row to the next: a list, or one number where all are alike."""
@@ -363,7 +363,7 @@ class Progress(Stamp):
     """Whether it has ended."""
 
 
-HOOKFLOW = "hookflow"
+RUNNER_SOURCE = "hookflow"
 """The source of what the runner says itself."""
 
 
@@ -445,17 +445,17 @@ Record = (
     | LogMessage
 )
 
-KINDS = frozenset(get_args(get_type_hints(kind)["k"])[0] for kind in get_args(Record))
+RECORD_KINDS = frozenset(get_args(get_type_hints(kind)["k"])[0] for kind in get_args(Record))
 """The kinds of records that this version knows."""
 
-LATE = ("checkpoint", "image", "histogram", "trace", "refused", "error")
+LATE_KINDS = ("checkpoint", "image", "histogram", "trace", "refused", "error")
 """Kinds of records that may be of another iteration than the one done: an earlier one, or the one under way."""
 
 TEXT_LIMIT = 64 * 1024
 """Bytes that are recorded of a string."""
 
 
-def shortened(text: str) -> str:
+def shorten_text(text: str) -> str:
     """Return a string of at most TEXT_LIMIT bytes; one that was cut ends in how many bytes of it are left out."""
     data = text.encode(errors="replace")
     if len(data) <= TEXT_LIMIT:
@@ -479,7 +479,7 @@ class CommandRecord(TypedDict):
     """The user who sent it."""
 
 
-def stamped(kind: str, it: int, ep: int, fields: Mapping[str, Any]) -> Record:
+def make_stamped_record(kind: str, it: int, ep: int, fields: Mapping[str, Any]) -> Record:
     """Return a record from its kind and fields, stamped with the time and a place; its strings are `shortened`."""
-    short = {name: shortened(value) if isinstance(value, str) else value for name, value in fields.items()}
+    short = {name: shorten_text(value) if isinstance(value, str) else value for name, value in fields.items()}
     return cast("Record", {"k": kind, "t": time.time(), "it": it, "ep": ep, **short})

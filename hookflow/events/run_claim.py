@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hookflow.events.process_life import started_at
+from hookflow.events.process_life import read_start_time
 
 CLAIM_NAME = re.compile(r"claim\.(\d{1,9})")
 
@@ -43,13 +43,13 @@ class Claim:
         pid, started, folder, host = match.groups()
         if host != socket.gethostname() or int(folder) != self.path.parent.stat().st_ino:
             return False
-        begun = started_at(int(pid))
+        begun = read_start_time(int(pid))
         return begun is not None and abs(begun * 1000 - int(started)) < START_TOLERANCE
 
 
 def is_claimed(folder: Path) -> bool:
     """Return whether a living process has a claim of a run directory."""
-    return any(claim.is_held() for claim in _claims(folder))
+    return any(claim.is_held() for claim in _list_claims(folder))
 
 
 def take_claim(folder: Path) -> Path | None:
@@ -57,7 +57,7 @@ def take_claim(folder: Path) -> Path | None:
 
     If several processes try at once, at most one gets it.
     """
-    before = list(_claims(folder))
+    before = list(_list_claims(folder))
     if any(claim.is_held() for claim in before):
         return None
     number = 1 + max((claim.number for claim in before), default=0)
@@ -67,7 +67,7 @@ def take_claim(folder: Path) -> Path | None:
     except FileExistsError:
         return None
     # the folder may have been read while another process released its claim, which had a greater number
-    if any(claim.is_held() for claim in _claims(folder) if claim.path != path):
+    if any(claim.is_held() for claim in _list_claims(folder) if claim.path != path):
         path.unlink(missing_ok=True)
         return None
     for claim in before:
@@ -75,7 +75,7 @@ def take_claim(folder: Path) -> Path | None:
     return path
 
 
-def hand_over_claim(path: Path, pid: int) -> None:
+def transfer_claim(path: Path, pid: int) -> None:
     """Give a claim of this process to another one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.symlink_to(_target(path.parent, pid))
@@ -89,7 +89,7 @@ def release_claim(path: Path) -> None:
             path.unlink()
 
 
-def _claims(folder: Path) -> Iterator[Claim]:
+def _list_claims(folder: Path) -> Iterator[Claim]:
     for path in folder.iterdir():
         match = CLAIM_NAME.fullmatch(path.name)
         if match:
@@ -98,5 +98,5 @@ def _claims(folder: Path) -> Iterator[Claim]:
 
 
 def _target(folder: Path, pid: int) -> str:
-    started = round(1000 * (started_at(pid) or 0.0))
+    started = round(1000 * (read_start_time(pid) or 0.0))
     return f"pid={pid} started={started} folder={folder.stat().st_ino} host={socket.gethostname()}"

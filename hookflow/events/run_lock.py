@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from hookflow.events.run_claim import hand_over_claim, is_claimed, release_claim, take_claim
+from hookflow.events.run_claim import is_claimed, release_claim, take_claim, transfer_claim
 
 
 def exit_code(code: int) -> int:
@@ -30,7 +30,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def processor_limit() -> str:
+def find_processor_limit() -> str:
     """Return the limit of processor time at which the system kills this process and its children; empty for none."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     if hard == resource.RLIM_INFINITY:
@@ -38,7 +38,7 @@ def processor_limit() -> str:
     return f"its limit of processor time, {hard} s (ulimit -t)"
 
 
-NAME = "lock"
+LOCK_FILE_NAME = "lock"
 """The name of the lock file."""
 
 MAX_LOCKS = 2
@@ -53,7 +53,7 @@ _claims: dict[Locks, Path] = {}
 """The claims that take the place of locks."""
 
 
-def _forget_held() -> None:
+def _close_inherited_locks() -> None:
     """Close the parent's locks in a forked child: a data worker, or a daemon of the user's, is not the run."""
     for lock in _held:
         os.close(lock)
@@ -61,13 +61,13 @@ def _forget_held() -> None:
     _claims.clear()
 
 
-os.register_at_fork(after_in_child=_forget_held)
+os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
 def try_lock(folder: Path, *, shared: bool = False) -> Locks | None:
     """Lock a run directory; None where another process holds it, unless both locks are shared."""
     how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
-    locks = (os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o644), os.open(folder, os.O_RDONLY))
+    locks = (os.open(folder / LOCK_FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644), os.open(folder, os.O_RDONLY))
     is_locked_by_us = False
     for lock in locks:
         try:
@@ -88,21 +88,21 @@ def try_lock(folder: Path, *, shared: bool = False) -> Locks | None:
     return locks
 
 
-def hand_over(locks: Locks, pid: int) -> None:
+def transfer_claim_to_child(locks: Locks, pid: int) -> None:
     """Let a child process, which was passed copies of the locks, have the claim that takes their place."""
     claim = _claims.pop(locks, None)
     if claim is not None:
-        hand_over_claim(claim, pid)
+        transfer_claim(claim, pid)
 
 
-def claim_of(locks: Locks, pid: int) -> Path | None:
+def transfer_claim_of_locks(locks: Locks, pid: int) -> Path | None:
     """Let another process have the claim that takes the place of the locks, and return it; None where they need none.
 
     That process calls `adopt_locks`.
     """
     claim = _claims.pop(locks, None)
     if claim is not None:
-        hand_over_claim(claim, pid)
+        transfer_claim(claim, pid)
     return claim
 
 
@@ -133,7 +133,7 @@ def holds(pid: int, folder: Path) -> bool:
 
     for file in psutil.Process(pid).open_files():
         with contextlib.suppress(OSError):
-            if Path(file.path).samefile(folder / NAME):
+            if Path(file.path).samefile(folder / LOCK_FILE_NAME):
                 return True
     return False
 
@@ -141,7 +141,7 @@ def holds(pid: int, folder: Path) -> bool:
 def is_locked(folder: Path) -> bool:
     """Return whether a process holds the lock of a run directory, by taking it for a moment; nothing is changed."""
     knows_locks = False
-    for path in (folder / NAME, folder):
+    for path in (folder / LOCK_FILE_NAME, folder):
         with contextlib.suppress(FileNotFoundError, PermissionError):
             lock = os.open(path, os.O_RDONLY)
             try:

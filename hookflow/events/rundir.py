@@ -22,11 +22,11 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
-from hookflow.events.process_life import started_at
-from hookflow.events.reading import LATEST, open_regular, read_object, read_regular
-from hookflow.events.run_lock import NAME, is_locked, processor_limit, signal_name
+from hookflow.events.process_life import read_start_time
+from hookflow.events.reading import MAX_TIME, open_regular, read_object, read_regular
+from hookflow.events.run_lock import LOCK_FILE_NAME, find_processor_limit, is_locked, signal_name
 
-FACTS: Mapping[str, type] = {
+FACT_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow", "project_copy"), str),
     **dict.fromkeys(("created", "process_started", "training_ended"), float),
     **dict.fromkeys(("argv", "overrides"), list),
@@ -36,7 +36,7 @@ FACTS: Mapping[str, type] = {
 }
 """The types of the values of `run.json`; a list is one of strings, a float is a time."""
 
-ROOM = 1 << 14
+MIN_FREE_BYTES = 1 << 14
 """Bytes that a disk has left at least, where some records can be written."""
 
 Life = Literal["alive", "gone", "missing", "remote", "not started"]
@@ -93,7 +93,7 @@ class Entry:
         return run.path / self._name
 
 
-CHECKPOINT = re.compile(r"it(\d+)(?:\.\d+)?")
+CHECKPOINT_NAME_PATTERN = re.compile(r"it(\d+)(?:\.\d+)?")
 """The name of a checkpoint's directory from which a run is resumed, with its iteration."""
 
 
@@ -129,7 +129,7 @@ class RunDir:
     """Traces of iterations, by their first iteration."""
     writers = Entry("writers")
     """A folder for each writer of the pipeline."""
-    lock = Entry(NAME)
+    lock = Entry(LOCK_FILE_NAME)
     """The process of the run locks it, and the directory; see `hookflow.events.run_lock`."""
 
     def __post_init__(self) -> None:
@@ -139,16 +139,16 @@ class RunDir:
     def id(self) -> str:
         return self.path.name
 
-    def resumes_at(self) -> int | None:
+    def find_resume_iteration(self) -> int | None:
         """Return the iteration of the newest checkpoint on the disk, None without one.
 
         The log may lack it: a process can be killed after the write and before the record.
         """
         names = [path.parent.name for path in self.checkpoints.glob("it*/manifest.json")]
-        numbers = [int(match[1]) for name in names if (match := CHECKPOINT.fullmatch(name))]
+        numbers = [int(match[1]) for name in names if (match := CHECKPOINT_NAME_PATTERN.fullmatch(name))]
         return max(numbers, default=None)
 
-    def plan_of(self, attempt: int) -> Path:
+    def find_plan_path(self, attempt: int) -> Path:
         """Return the plan of an attempt, counted from 1: an earlier one may have had other hooks."""
         numbers = (path.name.split(".")[1] for path in self.path.glob("plan.*.json"))
         until = (int(number) for number in numbers if number.isdecimal() and int(number) >= attempt)
@@ -171,11 +171,11 @@ class RunDir:
             return self.proposed
         return self
 
-    def events_of(self, rank: int) -> Path:
+    def find_events_path(self, rank: int) -> Path:
         """Return the event log of a rank."""
         return of_rank(self.events, rank)
 
-    def now_of(self, rank: int) -> Path:
+    def find_now_path(self, rank: int) -> Path:
         """Return the `now` of a rank."""
         return of_rank(self.now, rank)
 
@@ -195,18 +195,18 @@ class RunDir:
             facts = read_object(read_regular(self.identity))
         except (OSError, ValueError):
             return {}
-        return _fitting(facts)
+        return _filter_facts(facts)
 
     def parent(self) -> Parent | None:
         """Return the checkpoint that the run was forked from; None for any other run, and where it cannot be read."""
         facts = self.describe().get("parent", {})
         kinds = {"run": str, "checkpoint": str, "it": int, "path": str}
-        fits = facts.keys() == kinds.keys() and all(_fits(facts[name], kind) for name, kind in kinds.items())
+        fits = facts.keys() == kinds.keys() and all(_is_of_type(facts[name], kind) for name, kind in kinds.items())
         if fits:
             return Parent(**facts)
         return None
 
-    def noted(self) -> tuple[list[str], str]:
+    def read_notes(self) -> tuple[list[str], str]:
         """Return the tags and the note that people have given the run; none where they cannot be read."""
         try:
             facts = read_object(read_regular(self.notes))
@@ -214,10 +214,10 @@ class RunDir:
             return [], ""
         tags = facts.get("tags", [])
         note = facts.get("note", "")
-        return (tags if _fits(tags, list) else [], note if _fits(note, str) else "")
+        return (tags if _is_of_type(tags, list) else [], note if _is_of_type(note, str) else "")
 
     @contextlib.contextmanager
-    def editing_notes(self) -> Iterator[None]:
+    def lock_notes(self) -> Iterator[None]:
         """Keep other processes from changing tags and note, from before they are read until they are written."""
         with (self.path / ".notes.lock").open("ab") as file:
             with contextlib.suppress(OSError):  # a file system that knows no locks
@@ -252,7 +252,7 @@ class RunDir:
     def trouble(self) -> str:
         """Return why nothing can be written into the run directory now; empty where something can."""
         try:
-            full = shutil.disk_usage(self.path).free < ROOM
+            full = shutil.disk_usage(self.path).free < MIN_FREE_BYTES
         except OSError:
             return "its run directory is gone: it was moved or deleted"
         try:  # to open it tells more than `statvfs`, which does not show every file system that was made read-only
@@ -271,7 +271,7 @@ class RunDir:
             trouble = self.trouble()
             return f"exited with code {code} and no end record" + f": {trouble}" * bool(trouble)
         killed = f"killed by {signal_name(-code)}"
-        limit = processor_limit()
+        limit = find_processor_limit()
         if code == -signal.SIGXCPU:
             return f"{killed}: {limit or 'its limit of processor time (ulimit -t)'} is used up"
         if code != -signal.SIGKILL:
@@ -293,26 +293,26 @@ class RunDir:
                 if is_locked(self.path):
                     return "not started"
                 return "gone"
-            starter = _fitting(facts.get("starter", {}))
-            is_dead = starter.get("host") == socket.gethostname() and not _lives(starter)
+            starter = _filter_facts(facts.get("starter", {}))
+            is_dead = starter.get("host") == socket.gethostname() and not _is_alive(starter)
             if is_dead:
                 return "gone"
             return "not started"
         if facts.get("host") != socket.gethostname():
             return "remote"
-        if _lives(facts):
+        if _is_alive(facts):
             return "alive"
         # of the right pid, by a clock that was set since it started; or ranks without their first one
-        holder = is_locked(self.path) and (_lives(facts, any_start=True) or self.events_of(1).exists())
+        holder = is_locked(self.path) and (_is_alive(facts, any_start=True) or self.find_events_path(1).exists())
         if holder:
             return "alive"
         return "gone"
 
-    def trains_elsewhere(self) -> bool:
+    def is_training_elsewhere(self) -> bool:
         """Say whether another process of this machine has signed the run, lives, and has not signed off."""
         facts = self.describe()
         here = facts.get("host") == socket.gethostname()
-        return here and facts.get("pid") != os.getpid() and "training_ended" not in facts and _lives(facts)
+        return here and facts.get("pid") != os.getpid() and "training_ended" not in facts and _is_alive(facts)
 
 
 def process_identity(pid: int) -> dict[str, Any]:
@@ -322,27 +322,29 @@ def process_identity(pid: int) -> dict[str, Any]:
     return {"pid": pid, "process_started": psutil.Process(pid).create_time(), "host": socket.gethostname()}
 
 
-def _fitting(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _filter_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of a process or run without those of a wrong type."""
-    return {name: value for name, value in facts.items() if name not in FACTS or _fits(value, FACTS[name])}
+    return {
+        name: value for name, value in facts.items() if name not in FACT_TYPES or _is_of_type(value, FACT_TYPES[name])
+    }
 
 
-def _fits(value: Any, kind: type) -> bool:
+def _is_of_type(value: Any, kind: type) -> bool:
     if kind is float:
-        return isinstance(value, int | float) and 0 <= value < LATEST
+        return isinstance(value, int | float) and 0 <= value < MAX_TIME
     if kind is list:
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
     return isinstance(value, kind)
 
 
-def _lives(facts: Mapping[str, Any], *, any_start: bool = False) -> bool:
+def _is_alive(facts: Mapping[str, Any], *, any_start: bool = False) -> bool:
     """Return whether the process that a run names lives; with `any_start`, whenever it has started.
 
     The start time tells it from another process with its pid; setting the clock moves it.
     """
     began = None
     if "pid" in facts:
-        began = started_at(facts["pid"])
+        began = read_start_time(facts["pid"])
     try:
         return began is not None and (any_start or abs(began - facts.get("process_started", 0.0)) < 1.0)
     except OverflowError:  # an integer that is no time
@@ -395,7 +397,7 @@ def resume_command(run: RunDir) -> str:
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[BinaryIO]:
+def open_replacement(path: Path) -> Iterator[BinaryIO]:
     """Open a file aside that replaces the one at `path` when it is closed: a reader sees the old one or the new one."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -413,7 +415,7 @@ def whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    with whole(path) as file:
+    with open_replacement(path) as file:
         file.write(text.encode())
 
 
@@ -426,7 +428,7 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-SETTLED = 0.05
+SETTLE_SECONDS = 0.05
 """Seconds after which a change of a folder has another time than the one before: the system's clock ticks in ms."""
 
 
@@ -449,16 +451,16 @@ def sync_run(run: RunDir, flushed: tuple[int, int] | None) -> tuple[int, tuple[i
     for path in files:
         with contextlib.suppress(FileNotFoundError):
             fsync(path)
-    return size, state if status.st_ctime < now - SETTLED else None
+    return size, state if status.st_ctime < now - SETTLE_SECONDS else None
 
 
 def all_runs(root: Path, unreadable: Callable[[str], object] = lambda why: None) -> list[RunDir]:
     """Return every run directory below `root`, the newest first; `unreadable` is called as by `run_paths`."""
 
-    def began(run: RunDir) -> tuple[str, float, str]:
+    def make_begin_key(run: RunDir) -> tuple[str, float, str]:
         return re.sub(r"\D", "", run.id[:15]), run.describe().get("created", 0.0), run.id
 
-    return sorted((RunDir(Path(path)) for path in run_paths(root, unreadable)), key=began, reverse=True)
+    return sorted((RunDir(Path(path)) for path in run_paths(root, unreadable)), key=make_begin_key, reverse=True)
 
 
 def run_paths(root: Path, unreadable: Callable[[str], object], known: Container[str] = ()) -> Iterator[str]:
@@ -467,11 +469,11 @@ def run_paths(root: Path, unreadable: Callable[[str], object], known: Container[
     Those `known` are not looked into. `unreadable` is called with the reason for each entry that the system cannot
     read, as a mount without its server.
     """
-    for name in _entries(str(root), unreadable):
-        yield from _entries(name, unreadable, "run.json", known)
+    for name in _iter_entries(str(root), unreadable):
+        yield from _iter_entries(name, unreadable, "run.json", known)
 
 
-def _entries(
+def _iter_entries(
     folder: str, unreadable: Callable[[str], object], holding: str = "", known: Container[str] = ()
 ) -> Iterator[str]:
     """Yield the entries of a folder but the hidden ones; with `holding`, those `known` or with a file of this name."""

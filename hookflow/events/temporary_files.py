@@ -9,7 +9,7 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108  # files are made in it by `tempfile`
 """A folder of Linux that is in memory, and that a container with a read-only root file system has nevertheless."""
 
 
-def temporary_folder() -> str:
+def find_temporary_folder() -> str:
     """Return Python's folder for temporary files, or `SHARED_MEMORY` where none of its candidates can be written.
 
     That is then the folder of this process, and of those that it starts. Raises UserError where there is none either.

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hookflow.graph.plan import Binding, CollapsedBinding, Edge, Half, Phase, Plan, PlannedGroup, PlannedHook, Trigger
-from hookflow.graph.slots import widest
+from hookflow.graph.slots import select_widest_slots
 from hookflow.pipeline.groups import GROUP_PREFIX
 
 
@@ -15,7 +15,7 @@ def collapse_groups(plan: Plan, groups: Iterable[PlannedGroup]) -> Plan:
     are. A hook of several groups is drawn in the first one.
     """
     collapser = _GroupCollapser(plan, groups)
-    boxes = collapser.boxes()
+    boxes = collapser.make_boxes()
     box_of: dict[int, CollapsedBinding] = {}  # by the id of each binding in it
     for box in boxes:
         box_of.update(dict.fromkeys((member.id for member in box.members), box))
@@ -25,10 +25,10 @@ def collapse_groups(plan: Plan, groups: Iterable[PlannedGroup]) -> Plan:
         if collapsed is None:
             bindings.append(binding)
         elif collapsed.id == binding.id:
-            bindings.append(_binding_of(collapsed, binding))
+            bindings.append(_make_box_binding(collapsed, binding))
     return replace(
         plan,
-        hooks=tuple(_hooks_of(plan, bindings, boxes)),
+        hooks=tuple(_iter_drawn_hooks(plan, bindings, boxes)),
         bindings=tuple(bindings),
         edges=tuple(_edges_between(plan.edges, box_of)),
         collapsed=tuple(boxes),
@@ -45,16 +45,16 @@ class _GroupCollapser:
             for member in group.members:
                 self._group_of.setdefault(member, group.name)
 
-    def boxes(self) -> list[CollapsedBinding]:
+    def make_boxes(self) -> list[CollapsedBinding]:
         """Return the boxes of all points: rows of two bindings or more of one group."""
         boxes = []
         for point in self._plan.bound_points:
-            for group, row in self._rows_at(point.name):
+            for group, row in self._iter_rows_at(point.name):
                 if group and len(row) > 1:
                     boxes.append(CollapsedBinding(row[0].id, group, tuple(row)))
         return boxes
 
-    def _rows_at(self, point: str) -> Iterator[tuple[str, list[Binding]]]:
+    def _iter_rows_at(self, point: str) -> Iterator[tuple[str, list[Binding]]]:
         """Yield the bindings of a point, those together that belong to one group; the group is "" for others."""
         current = ""
         row: list[Binding] = []
@@ -73,7 +73,7 @@ class _GroupCollapser:
         return self._group_of.get(binding.hook, "")
 
 
-def _binding_of(box: CollapsedBinding, first: Binding) -> Binding:
+def _make_box_binding(box: CollapsedBinding, first: Binding) -> Binding:
     """Return the binding of a box: it has what all members have in common, and all their slots."""
     reads: list[str] = []
     writes: list[str] = []
@@ -91,13 +91,15 @@ def _binding_of(box: CollapsedBinding, first: Binding) -> Binding:
         takes=(),
         trigger=first.trigger if len(triggers) == 1 else Trigger(),
         phase=first.phase if len(phases) == 1 else "normal",
-        reads=widest(reads),
-        writes=widest(writes),
+        reads=select_widest_slots(reads),
+        writes=select_widest_slots(writes),
         placed_by=first.placed_by,
     )
 
 
-def _hooks_of(plan: Plan, bindings: Collection[Binding], boxes: Iterable[CollapsedBinding]) -> Iterator[PlannedHook]:
+def _iter_drawn_hooks(
+    plan: Plan, bindings: Collection[Binding], boxes: Iterable[CollapsedBinding]
+) -> Iterator[PlannedHook]:
     """Yield the hooks that are still drawn, and one for each group."""
     drawn = {binding.hook for binding in bindings}
     for hook in plan.hooks:
@@ -144,10 +146,10 @@ def find_repeats(plan: Plan) -> list[RepeatedPoint]:
     repeats = []
     num_bindings = 0
     for point in plan.bound_points:
-        original = _original_of(point.name)
+        original = _find_original_point(point.name)
         if original is None:
             continue
-        repeated = _look_for_repeat(plan, point.name, original)
+        repeated = _find_repeat(plan, point.name, original)
         if repeated is None:
             return []
         num_bindings += len(plan.at(point.name))
@@ -157,7 +159,7 @@ def find_repeats(plan: Plan) -> list[RepeatedPoint]:
     return repeats
 
 
-def _original_of(point: str) -> str | None:
+def _find_original_point(point: str) -> str | None:
     """Return the point of the validation that is to a point of the test as itself; None for any other point."""
     words = point.split("_")
     if words[:2] not in (["before", "test"], ["after", "test"]):
@@ -166,7 +168,7 @@ def _original_of(point: str) -> str | None:
     return "_".join(words)
 
 
-def _look_for_repeat(plan: Plan, point: str, original: str) -> RepeatedPoint | None:
+def _find_repeat(plan: Plan, point: str, original: str) -> RepeatedPoint | None:
     """Return how a point repeats the original one; None if anything is its own: a hook, a mark, the order."""
     expected = [_FiringSignature.of(binding) for binding in plan.at(original)]
     repeated = [_FiringSignature.of(binding) for binding in plan.at(point)]

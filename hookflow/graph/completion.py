@@ -10,7 +10,7 @@ from hookflow.errors import Problem
 from hookflow.graph.offload import OffloadRequest, find_obstacles
 from hookflow.graph.plan import BindingKey, DeclaredBinding, EdgeSpec, Node, Nodes, PlannedHook
 from hookflow.graph.points import Points
-from hookflow.graph.slots import owner_of
+from hookflow.graph.slots import find_owner
 
 SlotsByBinding = Mapping[BindingKey, Collection[str]]
 """Slots, by the binding of one hook."""
@@ -73,7 +73,7 @@ def _find_owners_read(nodes: Nodes) -> set[str]:
     for node in nodes.values():
         for binding in node.bound:
             for slot in binding.reads:
-                owner = owner_of(slot)
+                owner = find_owner(slot)
                 if owner is not None:
                     owners.add(owner)
     return owners

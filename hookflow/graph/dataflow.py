@@ -7,7 +7,7 @@ from itertools import product
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.plan import DeclaredBinding, EdgeKind
-from hookflow.graph.slots import SlotParts, widest
+from hookflow.graph.slots import SlotParts, select_widest_slots
 
 MAX_PAIRS = 100_000
 """The pairs of a writer and a reader at one point, at most: a file of 1 MB could state enough to take hours."""
@@ -43,7 +43,7 @@ def find_flows(bound: Mapping[int, DeclaredBinding]) -> Iterator[EdgeStatement]:
     slots_of_pair: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     num_pairs = 0
     for slot, writers, readers in _users_of_slots(bound):
-        for sources, targets in _handovers(writers, readers, exits):
+        for sources, targets in _list_handovers(writers, readers, exits):
             num_pairs += len(sources) * len(targets)
             if num_pairs > MAX_PAIRS:
                 message = f"at one point, hooks write and read the same slots in more than {MAX_PAIRS:,} pairs"
@@ -55,7 +55,7 @@ def find_flows(bound: Mapping[int, DeclaredBinding]) -> Iterator[EdgeStatement]:
         both_exits = first in exits and then in exits
         if same_hook or both_exits:
             continue
-        yield EdgeStatement(first, then, "flow", Where(""), widest(slots_of_pair[first, then]))
+        yield EdgeStatement(first, then, "flow", Where(""), select_widest_slots(slots_of_pair[first, then]))
 
 
 def _users_of_slots(bound: Mapping[int, DeclaredBinding]) -> Iterator[tuple[str, set[int], set[int]]]:
@@ -76,7 +76,9 @@ def _users_of_slots(bound: Mapping[int, DeclaredBinding]) -> Iterator[tuple[str,
         yield slot, writers[slot], readers[slot]
 
 
-def _handovers(writers: set[int], readers: set[int], exits: set[int]) -> list[tuple[Collection[int], Collection[int]]]:
+def _list_handovers(
+    writers: set[int], readers: set[int], exits: set[int]
+) -> list[tuple[Collection[int], Collection[int]]]:
     """Return the groups of rows that hand a slot on, each with the group that takes it.
 
     The second half of an around that writes what it reads ends the write of its first half. It may overwrite what

@@ -42,7 +42,7 @@ class PointDecisions:
         """Say whether edges lead from one binding to the other."""
         if self._graph.has_edge(first.id, then.id):
             return True
-        return first.id in self._ancestors_of(then.id)
+        return first.id in self._find_ancestors(then.id)
 
     def is_open(self, first: OrderedBinding, then: OrderedBinding) -> bool:
         """Say whether nothing is stated of the order of two hooks. The order in which arounds are left never is open.
@@ -53,7 +53,7 @@ class PointDecisions:
             return False
         if self.may_be_turned(first.hook, then.hook):
             return False
-        if first.phase != then.phase and self._stated_phase(first) < self._stated_phase(then):
+        if first.phase != then.phase and self._read_stated_phase(first) < self._read_stated_phase(then):
             return False
         return not self.is_ordered(first, then)
 
@@ -61,7 +61,7 @@ class PointDecisions:
         """Return what puts one binding before the other."""
         if self.is_ordered(first, then):
             return "edge"
-        if first.phase != then.phase or self._waits_longer(first, then):
+        if first.phase != then.phase or self._is_waiting_longer(first, then):
             return "phase"
         return "file"
 
@@ -69,37 +69,37 @@ class PointDecisions:
         """Say whether one of two hooks allows either order, by `ambiguous_with`."""
         return other in self._hooks[hook].ambiguous_with or hook in self._hooks[other].ambiguous_with
 
-    def _stated_phase(self, binding: OrderedBinding) -> int:
+    def _read_stated_phase(self, binding: OrderedBinding) -> int:
         """Return the phase that the hook states; the second half of an early around is late."""
         phase = PHASES.index(self._hooks[binding.hook].phase)
         if binding.half == "exit":
             return len(PHASES) - 1 - phase
         return phase
 
-    def _waits_longer(self, first: OrderedBinding, then: OrderedBinding) -> bool:
+    def _is_waiting_longer(self, first: OrderedBinding, then: OrderedBinding) -> bool:
         """Say whether `then` surely waits for a second half that comes after all those for which `first` waits."""
-        awaited = self._awaited_exits(then)
+        awaited = self._find_awaited_exits(then)
         if not awaited:
             return False
         earlier: set[int] = set()
-        for exit_ in self._exits_up_to(then.id):
+        for exit_ in self._find_exits_up_to(then.id):
             phase = self._phase_of_exit[exit_]
-            before = self._exits_up_to(exit_) - {exit_}
+            before = self._find_exits_up_to(exit_) - {exit_}
             earlier |= {other for other in before if self._phase_of_exit[other] == phase}
-        return self._awaited_exits(first) <= earlier
+        return self._find_awaited_exits(first) <= earlier
 
-    def _awaited_exits(self, binding: OrderedBinding) -> set[int]:
+    def _find_awaited_exits(self, binding: OrderedBinding) -> set[int]:
         """Return the second halves of its phase for which a binding waits, itself included."""
-        exits = self._exits_up_to(binding.id)
+        exits = self._find_exits_up_to(binding.id)
         return {exit_ for exit_ in exits if self._phase_of_exit[exit_] == binding.phase}
 
-    def _exits_up_to(self, binding: int) -> set[int]:
+    def _find_exits_up_to(self, binding: int) -> set[int]:
         """Return the second halves that edges put before a binding, and the binding itself if it is one."""
         if not self._phase_of_exit:
             return set()
-        return self._phase_of_exit.keys() & {binding, *self._ancestors_of(binding)}
+        return self._phase_of_exit.keys() & {binding, *self._find_ancestors(binding)}
 
-    def _ancestors_of(self, binding: int) -> set[int]:
+    def _find_ancestors(self, binding: int) -> set[int]:
         if binding not in self._ancestors:
             self._ancestors[binding] = nx.ancestors(self._graph, binding)
         return self._ancestors[binding]

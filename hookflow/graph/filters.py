@@ -7,7 +7,7 @@ import networkx as nx
 
 from hookflow.graph.plan import Binding, DroppedEdge, Edge, EdgeKind, Plan
 from hookflow.graph.reduction import find_implied
-from hookflow.graph.slots import wider
+from hookflow.graph.slots import iter_wider_slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class PlanFilter:
 
     def apply(self, plan: Plan) -> Plan:
         """Return what the plan says of the bindings that pass, and of the edges between them."""
-        shown = self._shown_bindings(plan)
+        shown = self._find_shown_bindings(plan)
         bindings = [binding for binding in plan.bindings if binding.id in shown]
-        edges = [edge for edge in plan.edges if self._shows_edge(edge, shown)]
+        edges = [edge for edge in plan.edges if self._is_shown_edge(edge, shown)]
         dropped_edges: list[DroppedEdge] = []
         for dropped in plan.dropped_edges:
-            if self._shows_edge(dropped.edge, shown):
+            if self._is_shown_edge(dropped.edge, shown):
                 dropped_edges.append(dropped)
         names = {binding.hook for binding in bindings}
         return replace(
@@ -49,7 +49,7 @@ class PlanFilter:
             dropped_edges=tuple(dropped_edges),
         )
 
-    def _shown_bindings(self, plan: Plan) -> set[int]:
+    def _find_shown_bindings(self, plan: Plan) -> set[int]:
         """Return the ids of the bindings that pass."""
         shown = {binding.id for binding in plan.bindings}
         if self.points:
@@ -57,20 +57,20 @@ class PlanFilter:
             for binding in plan.bindings:
                 if binding.point in self.points:
                     shown.add(binding.id)
-        edges = [edge for edge in plan.edges if self._allows_edge(edge)]
+        edges = [edge for edge in plan.edges if self._is_allowed_edge(edge)]
         if self.hooks:
-            shown &= _bindings_of(plan, self.hooks) | _ends_of(edges)
+            shown &= _find_bindings(plan, self.hooks) | _find_edge_ends(edges)
         if self.kind is not None:
-            shown &= _ends_of(edges)
+            shown &= _find_edge_ends(edges)
         if self.ancestors:
             shown &= _find_reached(plan, self.ancestors, nx.ancestors)
         if self.descendants:
             shown &= _find_reached(plan, self.descendants, nx.descendants)
         if self.slots:
-            shown &= {binding.id for binding in plan.bindings if _touches(binding, self.slots)}
+            shown &= {binding.id for binding in plan.bindings if _is_touching(binding, self.slots)}
         return shown
 
-    def _allows_edge(self, edge: Edge) -> bool:
+    def _is_allowed_edge(self, edge: Edge) -> bool:
         """Say whether an edge is one of the hooks, and of the kind."""
         if self.kind is not None and edge.kind != self.kind:
             return False
@@ -78,11 +78,11 @@ class PlanFilter:
             return True
         return edge.first in self.hooks or edge.then in self.hooks
 
-    def _shows_edge(self, edge: Edge, shown: set[int]) -> bool:
+    def _is_shown_edge(self, edge: Edge, shown: set[int]) -> bool:
         """Say whether an edge is allowed and both of its ends are shown."""
         if edge.first_id not in shown or edge.then_id not in shown:
             return False
-        return self._allows_edge(edge)
+        return self._is_allowed_edge(edge)
 
     def _with_implied(self, plan: Plan, edges: list[Edge]) -> list[Edge]:
         """Return edges, of which those are implied that follow from others among them."""
@@ -103,11 +103,11 @@ def mark_implied(edges: Iterable[Edge]) -> list[Edge]:
     return marked
 
 
-def _bindings_of(plan: Plan, hooks: Collection[str]) -> set[int]:
+def _find_bindings(plan: Plan, hooks: Collection[str]) -> set[int]:
     return {binding.id for binding in plan.bindings if binding.hook in hooks}
 
 
-def _ends_of(edges: Iterable[Edge]) -> set[int]:
+def _find_edge_ends(edges: Iterable[Edge]) -> set[int]:
     ends = set()
     for edge in edges:
         ends.add(edge.first_id)
@@ -121,17 +121,17 @@ def _find_reached(plan: Plan, hooks: Collection[str], search: Callable[["nx.Mult
     for edge in plan.edges:
         if edge.loose:
             graph.remove_edge(edge.first_id, edge.then_id, key=edge.kind)
-    starts = _bindings_of(plan, hooks)
+    starts = _find_bindings(plan, hooks)
     reached = set(starts)
     for binding in starts:
         reached |= search(graph, binding)
     return reached
 
 
-def _touches(binding: Binding, slots: Collection[str]) -> bool:
+def _is_touching(binding: Binding, slots: Collection[str]) -> bool:
     """Say whether a binding reads or writes one of the slots, a part of it, or what it is a part of."""
     for touched in (*binding.reads, *binding.writes):
         for slot in slots:
-            if touched == slot or touched in wider(slot) or slot in wider(touched):
+            if touched == slot or touched in iter_wider_slots(slot) or slot in iter_wider_slots(touched):
                 return True
     return False

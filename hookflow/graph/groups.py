@@ -7,7 +7,7 @@ from hookflow.graph.plan import EdgeSpec, PlannedGroup
 from hookflow.pipeline.groups import find_members, group_name, is_glob, is_group, match_entry, missing_group
 
 
-def plan_groups(
+def make_planned_groups(
     entries: Mapping[str, Sequence[str]], hooks: Sequence[str], disabled: Iterable[str], locate: Locate
 ) -> tuple[tuple[PlannedGroup, ...], list[Problem]]:
     """Return the groups of a pipeline, and what is wrong with them.
@@ -76,7 +76,7 @@ class GroupExpander:
                     expanded.append(EdgeSpec(member, True, spec.kind, spec.where, spec.at, group=name))
         return tuple(expanded)
 
-    def refuse_required(self, hook: str, where: Where, specs: Iterable[EdgeSpec]) -> None:
+    def report_required_groups(self, hook: str, where: Where, specs: Iterable[EdgeSpec]) -> None:
         """Report each group that a hook requires."""
         for spec in specs:
             if is_group(spec.hook):

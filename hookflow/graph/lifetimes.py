@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from hookflow.errors import Problem
 from hookflow.graph.plan import Binding, Nodes, Plan
 from hookflow.graph.points import Loop
-from hookflow.graph.slots import SLOTS, SlotParts, root
-from hookflow.pipeline.condition import METRICS
+from hookflow.graph.slots import SLOT_DOCS, SlotParts, root
+from hookflow.pipeline.condition import METRIC_PREFIX
 
 TRANSIENT_SLOTS = ("batch", "outputs", "grads", "metrics", "scalars")
 """Slots that are new in each round: to read the one of the round before is seldom meant. The others persist."""
@@ -69,7 +69,7 @@ class SlotLifetimes:
             for point in points:
                 self._add_write(slot, point, None)
         for binding in plan.bindings:
-            for slot in _transient(binding.writes):
+            for slot in _iter_transient_slots(binding.writes):
                 self._add_write(slot, binding.point, binding)
 
     def _add_write(self, slot: str, point: str, writer: Binding | None) -> None:
@@ -78,13 +78,13 @@ class SlotLifetimes:
             if part not in self._first_writes or write.place < self._first_writes[part].place:
                 self._first_writes[part] = write
 
-    def stale_reads(self) -> Iterator[StaleRead]:
+    def find_stale_reads(self) -> Iterator[StaleRead]:
         """Yield who reads what the round before has left, at the best of the points that share a declaration."""
         fresh: set[tuple[str, str]] = set()
         stale: dict[tuple[str, str], StaleRead] = {}
         for binding in self._plan.bindings:
-            of_condition = _slots_of_condition(binding)
-            for slot in _transient(binding.reads):
+            of_condition = _list_condition_slots(binding)
+            for slot in _iter_transient_slots(binding.reads):
                 declaration = (binding.hook, slot)
                 if slot in of_condition:  # a condition belongs to one point
                     declaration = (binding.hook, f"{slot} at {binding.point}")
@@ -114,7 +114,7 @@ class SlotLifetimes:
             doubtful = doubtful or innermost == (common,)
         return StaleRead(reader, slot, first.point, first.writer, common, doubtful)
 
-    def grads_after_step(self) -> Iterator[Binding]:
+    def find_grads_after_step(self) -> Iterator[Binding]:
         """Yield the first binding of each hook that writes gradients only after the step, if no hook reads them."""
         last_read = -1
         writers: dict[str, list[Binding]] = {}
@@ -134,7 +134,7 @@ def find_doubtful_lifetimes(plan: Plan, nodes: Nodes, validates_in_epoch: bool) 
     lifetimes = SlotLifetimes(plan, validates_in_epoch)
     warnings: list[Problem] = []
     notes: list[Problem] = []
-    for stale in lifetimes.stale_reads():
+    for stale in lifetimes.find_stale_reads():
         where = nodes[stale.reader.hook].where
         message = _describe_stale(stale)
         if not stale.doubtful:
@@ -144,7 +144,7 @@ def find_doubtful_lifetimes(plan: Plan, nodes: Nodes, validates_in_epoch: bool) 
         if stale.round:
             hint += f", if it is to read this {stale.round}'s"
         warnings.append(Problem(message, where, hint))
-    for writer in lifetimes.grads_after_step():
+    for writer in lifetimes.find_grads_after_step():
         message = f'hook "{writer.hook}" writes grads at {writer.point}, when the step has already used them'
         warnings.append(Problem(message, nodes[writer.hook].where, "fire it at before_optimizer_step"))
     return warnings, notes
@@ -153,7 +153,7 @@ def find_doubtful_lifetimes(plan: Plan, nodes: Nodes, validates_in_epoch: bool) 
 def _describe_stale(stale: StaleRead) -> str:
     reader = stale.reader
     message = f'hook "{reader.hook}" reads {stale.slot} at {reader.point}'
-    if stale.slot in _slots_of_condition(reader):
+    if stale.slot in _list_condition_slots(reader):
         message += f' (when = "{reader.trigger.when}")'
     message += f", and it is first written at {stale.point}"
     if stale.writer is not None:
@@ -163,20 +163,20 @@ def _describe_stale(stale: StaleRead) -> str:
     return f"{message}: there is nothing to read yet"
 
 
-def _transient(slots: Iterable[str]) -> Iterator[str]:
+def _iter_transient_slots(slots: Iterable[str]) -> Iterator[str]:
     """Yield the slots of which a value may be that of another round."""
     for slot in slots:
-        if root(slot) in TRANSIENT_SLOTS or root(slot) not in SLOTS:
+        if root(slot) in TRANSIENT_SLOTS or root(slot) not in SLOT_DOCS:
             yield slot
 
 
-def _slots_of_condition(binding: Binding) -> set[str]:
+def _list_condition_slots(binding: Binding) -> set[str]:
     """Return the slots that the condition of a binding may read."""
     if not binding.trigger.when:
         return set()
     slots = set()
     for name in binding.trigger.when.names:
-        plain = name.removeprefix(METRICS)
-        slots.add(f"{METRICS}{plain}")
+        plain = name.removeprefix(METRIC_PREFIX)
+        slots.add(f"{METRIC_PREFIX}{plain}")
         slots.add(f"scalars.{plain}")
     return slots

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.slots import VERBS, Verb, commutes, owner_of, root, wider, widest
-from hookflow.graph.swaps import binding_key
-from hookflow.graph.why import Ambiguity, ambiguities, clash
+from hookflow.graph.slots import SLOT_VERBS, Verb, find_owner, is_commuting, iter_wider_slots, root, select_widest_slots
+from hookflow.graph.swaps import make_binding_key
+from hookflow.graph.why import Ambiguity, find_ambiguities, find_clashing_slots
 
 MAX_PARTS = 4
 """A hook that touches more parts of these slots is reported with the whole slot."""
@@ -30,18 +30,18 @@ class Slots:
             return self.reads
         return self.writes
 
-    def by_verb(self) -> Iterator[tuple[Verb, tuple[str, ...]]]:
+    def iter_by_verb(self) -> Iterator[tuple[Verb, tuple[str, ...]]]:
         """Yield what is read, and what is written, if there is any."""
-        for verb in VERBS:
+        for verb in SLOT_VERBS:
             if self.of(verb):
                 yield verb, self.of(verb)
 
     def __or__(self, other: "Slots") -> "Slots":
-        return Slots(_summed((*self.reads, *other.reads)), _summed((*self.writes, *other.writes)))
+        return Slots(_merge_slots((*self.reads, *other.reads)), _merge_slots((*self.writes, *other.writes)))
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedBinding:
     """The slots touched by the firings of one binding."""
 
     binding: Binding
@@ -53,28 +53,28 @@ Method = tuple[str, str]
 """A hook and its method, for which slots are declared; of a plain function the method is empty."""
 
 
-def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
+def missing(plan: Plan, observed: Sequence[ObservedBinding]) -> dict[Method, Slots]:
     """Return what methods were seen to touch that they do not declare. A declared write includes the read."""
     declared = {(binding.hook, binding.method): binding for binding in plan.bindings}
     shared = _shared(observed)
     touched: defaultdict[Method, Slots] = defaultdict(Slots)
     for seen in observed:
         binding = seen.binding
-        reads = [slot for slot in seen.touched.reads if _matters(plan, slot, binding, shared)]
-        writes = [slot for slot in seen.touched.writes if _matters(plan, slot, binding, shared)]
+        reads = [slot for slot in seen.touched.reads if _is_to_declare(plan, slot, binding, shared)]
+        writes = [slot for slot in seen.touched.writes if _is_to_declare(plan, slot, binding, shared)]
         touched[binding.hook, binding.method] |= Slots(tuple(reads), tuple(writes))
     result = {}
     for method, slots in touched.items():
         writes_declared = declared[method].writes
         any_declared = (*declared[method].reads, *writes_declared)
-        reads = [slot for slot in slots.reads if not covered(slot, any_declared)]
-        writes = [slot for slot in slots.writes if not covered(slot, writes_declared)]
+        reads = [slot for slot in slots.reads if not is_covered(slot, any_declared)]
+        writes = [slot for slot in slots.writes if not is_covered(slot, writes_declared)]
         if reads or writes:
             result[method] = Slots(tuple(reads), tuple(writes))
     return result
 
 
-def _matters(plan: Plan, slot: str, binding: Binding, shared: Collection[str]) -> bool:
+def _is_to_declare(plan: Plan, slot: str, binding: Binding, shared: Collection[str]) -> bool:
     """Say whether a slot that a binding touches is to be declared.
 
     A hook's own state is private until another hook touches it, and what it logs until another one reads that. A
@@ -82,14 +82,14 @@ def _matters(plan: Plan, slot: str, binding: Binding, shared: Collection[str]) -
     """
     point = plan.points[binding.point]
     kind = root(slot)
-    if kind == "checkpoint" and commutes(slot, point):
+    if kind == "checkpoint" and is_commuting(slot, point):
         return plan.points.in_iteration(point.name)
     if kind in ("hook", "scalars", "task"):
-        return _met(slot, shared)
+        return _is_touched(slot, shared)
     return True
 
 
-def never_seen(observed: Sequence[Seen]) -> dict[str, Slots]:
+def find_unseen_slots(observed: Sequence[ObservedBinding]) -> dict[str, Slots]:
     """Return, by hook that has fired, the declared slots that no firing of the hook has touched."""
     touched: defaultdict[str, Slots] = defaultdict(Slots)
     declared: defaultdict[str, Slots] = defaultdict(Slots)
@@ -99,38 +99,38 @@ def never_seen(observed: Sequence[Seen]) -> dict[str, Slots]:
             declared[seen.binding.hook] |= Slots(seen.binding.reads, seen.binding.writes)
     result = {}
     for name, slots in declared.items():
-        reads = [slot for slot in slots.reads if not _met(slot, touched[name].reads)]
-        writes = [slot for slot in slots.writes if not _met(slot, touched[name].writes)]
+        reads = [slot for slot in slots.reads if not _is_touched(slot, touched[name].reads)]
+        writes = [slot for slot in slots.writes if not _is_touched(slot, touched[name].writes)]
         if reads or writes:
             result[name] = Slots(tuple(reads), tuple(writes))
     return result
 
 
-def with_observed(plan: Plan, observed: Sequence[Seen]) -> Plan:
+def with_observed(plan: Plan, observed: Sequence[ObservedBinding]) -> Plan:
     """Return the plan with what was seen beside what is declared. No edge follows from that."""
     more = missing(plan, observed)
     bindings = []
     for binding in plan.bindings:
         slots = more.get((binding.hook, binding.method), Slots())
-        reads = widest({*binding.reads, *slots.reads})
-        writes = widest({*binding.writes, *slots.writes})
+        reads = select_widest_slots({*binding.reads, *slots.reads})
+        writes = select_widest_slots({*binding.writes, *slots.writes})
         bindings.append(replace(binding, reads=reads, writes=writes))
     return replace(plan, bindings=tuple(bindings))
 
 
-def turned(observed: Plan, declared: Plan) -> Iterator[Ambiguity]:
+def find_turned_pairs(observed: Plan, declared: Plan) -> Iterator[Ambiguity]:
     """Yield each pair that clashes by what was seen, and fires the other way round once that is declared."""
     for point in observed.order:
-        places = {binding_key(binding): place for place, binding in enumerate(declared.at(point))}
+        places = {make_binding_key(binding): place for place, binding in enumerate(declared.at(point))}
         for first, then in combinations(observed.at(point), 2):
-            if first.hook == then.hook or places[binding_key(first)] < places[binding_key(then)]:
+            if first.hook == then.hook or places[make_binding_key(first)] < places[make_binding_key(then)]:
                 continue
-            slots = clash(observed.points[point], first, then)
+            slots = find_clashing_slots(observed.points[point], first, then)
             if slots:
                 yield Ambiguity(point, first, then, slots)
 
 
-def undecided(observed: Plan, more: Mapping[Method, Slots]) -> Iterator[Ambiguity]:
+def find_undecided_pairs(observed: Plan, more: Mapping[Method, Slots]) -> Iterator[Ambiguity]:
     """Yield each pair of a hook that changes a slot, `first`, and one that reads it, where nothing states the order.
 
     Declarations would put the change first, and that may be the mistake: a saver that must not see it. A hook that
@@ -140,14 +140,14 @@ def undecided(observed: Plan, more: Mapping[Method, Slots]) -> Iterator[Ambiguit
     writers: dict[str, set[str]] = {}
     for binding in observed.bindings:
         for slot in binding.writes:
-            owner = owner_of(slot) or binding.hook
+            owner = find_owner(slot) or binding.hook
             writers.setdefault(slot, {owner}).add(binding.hook)
-    for ambiguity in ambiguities(observed):
+    for ambiguity in find_ambiguities(observed):
         for change, reader in ((ambiguity.first, ambiguity.then), (ambiguity.then, ambiguity.first)):
             new_writes = more.get((change.hook, change.method), Slots()).writes
             new_reads = more.get((reader.hook, reader.method), Slots()).reads
-            changed = [slot for slot in new_writes if _met(slot, change.reads) or len(writers[slot]) > 1]
-            read = [slot for slot in new_reads if _met(slot, changed) and not _met(slot, reader.writes)]
+            changed = [slot for slot in new_writes if _is_touched(slot, change.reads) or len(writers[slot]) > 1]
+            read = [slot for slot in new_reads if _is_touched(slot, changed) and not _is_touched(slot, reader.writes)]
             if read:
                 yield Ambiguity(ambiguity.point, change, reader, tuple(read))
 
@@ -166,17 +166,17 @@ def without_reads(more: Mapping[Method, Slots], pairs: Iterable[Ambiguity]) -> d
     return result
 
 
-def covered(slot: str, declared: Collection[str]) -> bool:
+def is_covered(slot: str, declared: Collection[str]) -> bool:
     """Say whether a slot, or one that it is a part of, is among those declared."""
-    return slot in declared or any(other in declared for other in wider(slot))
+    return slot in declared or any(other in declared for other in iter_wider_slots(slot))
 
 
-def _met(slot: str, touched: Collection[str]) -> bool:
+def _is_touched(slot: str, touched: Collection[str]) -> bool:
     """Say whether a slot, one that it is a part of, or a part of it was touched."""
-    return covered(slot, touched) or any(slot in wider(other) for other in touched)
+    return is_covered(slot, touched) or any(slot in iter_wider_slots(other) for other in touched)
 
 
-def _shared(observed: Iterable[Seen]) -> set[str]:
+def _shared(observed: Iterable[ObservedBinding]) -> set[str]:
     """Return the slots of hooks and of the task that other hooks touch, and the logged numbers that hooks read."""
     shared: set[str] = set()
     users_of_task: defaultdict[str, set[str]] = defaultdict(set)
@@ -192,7 +192,7 @@ def _shared(observed: Iterable[Seen]) -> set[str]:
             if root(slot) == "scalars":
                 shared.add(slot)
         for slot in (*binding.reads, *binding.writes, *touched):
-            if root(slot) == "hook" and owner_of(slot) != binding.hook:
+            if root(slot) == "hook" and find_owner(slot) != binding.hook:
                 shared.add(slot)
     for slot, hooks in users_of_task.items():
         if len(hooks) > 1 and slot in written:
@@ -200,11 +200,11 @@ def _shared(observed: Iterable[Seen]) -> set[str]:
     return shared
 
 
-def _summed(slots: Collection[str]) -> tuple[str, ...]:
+def _merge_slots(slots: Collection[str]) -> tuple[str, ...]:
     """Return slots without the parts of others among them; of many parts of one, that one."""
     num_parts: Counter[str] = Counter()
     for slot in set(slots):
         if slot != root(slot) and root(slot) in CROWDED_SLOTS:
             num_parts[root(slot)] += 1
     crowded = [slot for slot, count in num_parts.items() if count > MAX_PARTS]
-    return widest({*slots, *crowded})
+    return select_widest_slots({*slots, *crowded})

@@ -10,17 +10,17 @@ from typing import Literal, NamedTuple
 from hookflow.errors import Problem, Where
 from hookflow.graph.plan import Binding, BindingKey, DeclaredBinding, Edge, Nodes, Plan, WhenFull
 from hookflow.graph.points import Points
-from hookflow.graph.slots import SLOTS, SlotParts, owner_of, root
+from hookflow.graph.slots import SLOT_DOCS, SlotParts, find_owner, root
 
 Offload = bool | Literal["auto", "process"]
 
-COPIED = frozenset({"batch", "outputs", "metrics", "model", "grads", "scalars"})
+COPIED_SLOTS = frozenset({"batch", "outputs", "metrics", "model", "grads", "scalars"})
 """Slots that a firing beside the training receives as copies, or needs no copy of."""
 
-OWNED = frozenset(SLOTS) - {"scalars", "hook"}
+OWNED_SLOTS = frozenset(SLOT_DOCS) - {"scalars", "hook"}
 """Slots that the training thread alone writes, since it reads them at any time."""
 
-OFFERED = frozenset(
+OFFERED_ATTRIBUTES = frozenset(
     {
         *("iter", "epoch", "batch_idx", "batch_size", "batch_weight", "max_iters", "max_epochs"),
         *("iters_per_epoch", "epoch_lengths", "stage", "split"),
@@ -41,7 +41,7 @@ MAIN_THREAD_POINTS = frozenset(
 its firings before."""
 
 
-def awaited(plan: Plan, binding: Binding) -> list[str]:
+def find_awaited_hooks(plan: Plan, binding: Binding) -> list[str]:
     """Return the offloaded hooks that a binding waits for: those that a stated edge puts before it, and its own."""
     if binding.beside:
         return []
@@ -53,7 +53,7 @@ def awaited(plan: Plan, binding: Binding) -> list[str]:
     return [hook for hook in hooks if plan.hook(hook).queue]
 
 
-SETTLED = ("before_val", "before_save_checkpoint", "after_run")
+SETTLED_POINTS = ("before_val", "before_save_checkpoint", "after_run")
 """Points before which the run waits for every offloaded hook."""
 
 
@@ -66,7 +66,7 @@ class ThreadSpan(NamedTuple):
     hook: str
 
 
-def threads(plan: Plan, rows: Sequence[Binding]) -> Iterator[ThreadSpan]:
+def iter_threads(plan: Plan, rows: Sequence[Binding]) -> Iterator[ThreadSpan]:
     """Yield for each offloaded hook the rows from its first firing to the one, after its last, that waits for it."""
     for hook in plan.hooks:
         if not hook.queue:
@@ -87,7 +87,7 @@ def threads(plan: Plan, rows: Sequence[Binding]) -> Iterator[ThreadSpan]:
 def _find_waiting_row(plan: Plan, rows: Sequence[Binding], hook: str, begin: int) -> int | None:
     """Return the first row from `begin` on that waits for an offloaded hook; None if none does."""
     for row in range(begin, len(rows)):
-        if rows[row].point in SETTLED or hook in awaited(plan, rows[row]):
+        if rows[row].point in SETTLED_POINTS or hook in find_awaited_hooks(plan, rows[row]):
             return row
     return None
 
@@ -123,10 +123,10 @@ def find_obstacles(
         elif point.kind not in ("standard", "step", "own"):
             yield f"at {binding.point} it is called in the middle of PyTorch's own work"
         for slot in binding.reads:
-            if root(slot) not in COPIED and owner_of(slot) != hook:
+            if root(slot) not in COPIED_SLOTS and find_owner(slot) != hook:
                 yield f"it reads {slot} at {binding.point}, of which no copy is made"
         for slot in binding.writes:
-            if root(slot) in OWNED:
+            if root(slot) in OWNED_SLOTS:
                 yield f"it writes {slot} at {binding.point}"
     yield from _find_readers(bindings, hook, requested)
 
@@ -183,7 +183,7 @@ def check_throttling(plan: Plan, requests: Mapping[str, ThrottleRequest], nodes:
     """
     findings = ThrottleFindings([], [], [])
     for name, request in requests.items():
-        obstacle = next(_reasons_to_fire(plan, name, nodes), request.obstacle)
+        obstacle = next(_iter_reasons_to_fire(plan, name, nodes), request.obstacle)
         if obstacle:
             message = f'hook "{name}" cannot fire less often: {obstacle}'
             findings.problems.append(Problem(message, request.where, 'over_budget = "warn"'))
@@ -207,14 +207,14 @@ def _edges_from_thinned(plan: Plan, hook: str) -> Collection[Edge]:
     return edges.values()
 
 
-def _reasons_to_fire(plan: Plan, hook: str, nodes: Nodes) -> Iterator[str]:
+def _iter_reasons_to_fire(plan: Plan, hook: str, nodes: Nodes) -> Iterator[str]:
     """Yield why a hook must fire whenever it is due."""
     bindings = [binding for binding in plan.bindings if binding.hook == hook]
     for binding in bindings:
         if plan.points[binding.point].kind == "comm":
             yield f"at {binding.point} it takes the place of PyTorch's own work"
         for slot in binding.writes:
-            if root(slot) in OWNED:
+            if root(slot) in OWNED_SLOTS:
                 yield f"it writes {slot} at {binding.point}, which would depend on the speed of the machine"
     if not any(is_thinned(plan, binding) for binding in bindings):
         yield "it fires at no point of an iteration"

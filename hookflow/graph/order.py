@@ -20,9 +20,9 @@ from hookflow.graph.plan import (
     PlannedGroup,
     WantedPlaces,
 )
-from hookflow.graph.points import POINTS, Points
+from hookflow.graph.points import DEFAULT_POINTS, Points
 from hookflow.graph.section import SectionOrder
-from hookflow.graph.slot_checks import doubtful_slots, drifting_slots
+from hookflow.graph.slot_checks import find_doubtful_slots, find_drifting_slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def compile_plan(
     pipeline: str,
     nodes: Nodes,
     disabled: Collection[str] = (),
-    points: Points = POINTS,
+    points: Points = DEFAULT_POINTS,
     groups: tuple[PlannedGroup, ...] = (),
     additions: NodeAdditions = NO_ADDITIONS,
     requests: PlanRequests = NO_REQUESTS,
@@ -59,7 +59,7 @@ def compile_plan(
     nodes = completed.nodes
     problems = [*completed.problems, *_find_wrong_names(nodes, disabled)]
     sections = []
-    for names, bound in _sections(nodes, points):
+    for names, bound in _iter_sections(nodes, points):
         sections.append(SectionOrder(names, nodes, bound, requests.shuffle, requests.wanted))
     problems += _report_cycles(sections)
     if problems:
@@ -86,14 +86,14 @@ def compile_plan(
         edges=tuple(edges),
         own=tuple(point for point in points if point.kind == "own"),
         dropped_edges=tuple(dropped_edges),
-        warnings=(*_find_idle_edges(nodes), *doubtful_slots(nodes, disabled), *drifting_slots(nodes)),
+        warnings=(*_find_idle_edges(nodes), *find_doubtful_slots(nodes, disabled), *find_drifting_slots(nodes)),
         notes=tuple(completed.notes),
         shuffle=requests.shuffle,
         groups=groups,
     )
 
 
-def _sections(nodes: Nodes, points: Points) -> Iterator[tuple[list[str], list[DeclaredBinding]]]:
+def _iter_sections(nodes: Nodes, points: Points) -> Iterator[tuple[list[str], list[DeclaredBinding]]]:
     """Yield the points that are ordered together, and what is bound there: those of an `around_X`, or one alone."""
     bound: dict[str, list[DeclaredBinding]] = {point.name: [] for point in points}
     for node in nodes.values():
@@ -131,39 +131,39 @@ def _find_wrong_names(nodes: Nodes, disabled: Collection[str]) -> Iterator[Probl
         edges = {(spec.hook, spec.where): spec for spec in (*node.after, *node.before)}  # both halves have the same
         for spec in edges.values():
             if spec.hook == name:
-                yield _problem_at(f'hook "{name}" cannot stand before or after itself', spec, node)
+                yield _make_problem(f'hook "{name}" cannot stand before or after itself', spec, node)
             elif not spec.optional and spec.hook not in disabled:
                 yield from _missing(f'hook "{name}" has an edge to', spec, node, nodes)
         for spec in node.ambiguous_with:
             if not spec.optional and spec.hook not in disabled:
                 yield from _missing(f'hook "{name}" is ambiguous with', spec, node, nodes)
         for spec in node.requires:
-            yield from _wrong_requirement(name, spec, node, nodes, disabled)
+            yield from _find_requirement_problems(name, spec, node, nodes, disabled)
 
 
 def _missing(statement: str, spec: EdgeSpec, node: Node, nodes: Nodes) -> Iterator[Problem]:
     if spec.hook not in nodes:
         hint = nearest(spec.hook, nodes) or f'write "{spec.hook}?" if it may be missing'
-        yield _problem_at(f'{statement} "{spec.hook}", which is not in this pipeline', spec, node, hint)
+        yield _make_problem(f'{statement} "{spec.hook}", which is not in this pipeline', spec, node, hint)
 
 
-def _wrong_requirement(
+def _find_requirement_problems(
     name: str, spec: EdgeSpec, node: Node, nodes: Nodes, disabled: Collection[str]
 ) -> Iterator[Problem]:
     if spec.optional:
         message = f'hook "{name}" requires "{spec.hook}?", and what is required cannot be optional'
-        yield _problem_at(message, spec, node, f'write "{spec.hook}", or an edge: after = ["{spec.hook}?"]')
+        yield _make_problem(message, spec, node, f'write "{spec.hook}", or an edge: after = ["{spec.hook}?"]')
     elif spec.hook == name:
-        yield _problem_at(f'hook "{name}" cannot stand before or after itself', spec, node)
+        yield _make_problem(f'hook "{name}" cannot stand before or after itself', spec, node)
     elif spec.hook not in nodes:
         gone = "is not in this pipeline"
         if spec.hook in disabled:
             gone = "is switched off"
         message = f'hook "{name}" requires the hook "{spec.hook}", which {gone}'
-        yield _problem_at(message, spec, node, nearest(spec.hook, nodes))
+        yield _make_problem(message, spec, node, nearest(spec.hook, nodes))
 
 
-def _problem_at(message: str, spec: EdgeSpec, node: Node, hint: str = "") -> Problem:
+def _make_problem(message: str, spec: EdgeSpec, node: Node, hint: str = "") -> Problem:
     """Return a problem where the user wrote it: of what the hook's class states, that is the `use`."""
     if spec.kind == "class":
         return Problem(f"{message} (stated by {spec.where})", node.where, hint)

@@ -6,8 +6,8 @@ import networkx as nx
 
 from hookflow.graph.plan import PHASES
 
-NORMAL = PHASES.index("normal")
-LAST = len(PHASES) - 1
+NORMAL_PHASE = PHASES.index("normal")
+LAST_PHASE = len(PHASES) - 1
 
 
 def move_phases(graph: "nx.DiGraph", phases: Mapping[int, int], backwards: Collection[int]) -> dict[int, int]:
@@ -21,7 +21,7 @@ def move_phases(graph: "nx.DiGraph", phases: Mapping[int, int], backwards: Colle
     if backwards:
         _push_backwards(graph, order, result, backwards)
     for vertex in reversed(order):
-        if result[vertex] < NORMAL:
+        if result[vertex] < NORMAL_PHASE:
             for earlier in graph.predecessors(vertex):
                 result[earlier] = min(result[earlier], result[vertex])
     for vertex in order:
@@ -40,9 +40,9 @@ def _push_backwards(
     pushed: dict[int, int] = {}
     for vertex in order:
         before = [pushed[earlier] for earlier in graph.predecessors(vertex)]
-        pushed[vertex] = max([NORMAL, *before])
+        pushed[vertex] = max([NORMAL_PHASE, *before])
         if vertex not in backwards:
             continue
-        if pushed[vertex] > NORMAL:
+        if pushed[vertex] > NORMAL_PHASE:
             phases[vertex] = max(phases[vertex], pushed[vertex])
         pushed[vertex] = max(pushed[vertex], phases[vertex])

@@ -6,7 +6,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.graph.points import STANDARD, Point, Points
+from hookflow.graph.points import STANDARD_POINTS, Point, Points
 from hookflow.pipeline.amounts import Amount, read_amount
 from hookflow.pipeline.condition import Condition, parse_condition
 from hookflow.pipeline.source_map import flat
@@ -50,7 +50,7 @@ OnError = Literal["raise", "disable", "ignore"]
 WhenFull = Literal["wait", "drop", "coalesce"]
 
 Ranks = Literal["zero", "all"]
-RANKS: tuple[Ranks, ...] = ("zero", "all")
+RANK_CHOICES: tuple[Ranks, ...] = ("zero", "all")
 """On which of the processes that train together a hook fires: on the first one alone, or on every one."""
 
 
@@ -305,11 +305,11 @@ class Plan:
 
     @cached_property
     def _bindings_by_point(self) -> dict[str, tuple[Binding, ...]]:
-        return _by_point(self.bindings)
+        return _group_by_point(self.bindings)
 
     @cached_property
     def _edges_by_point(self) -> dict[str, tuple[Edge, ...]]:
-        return _by_point(self.edges)
+        return _group_by_point(self.edges)
 
     @cached_property
     def hooks_by_name(self) -> dict[str, PlannedHook]:
@@ -408,11 +408,11 @@ class Plan:
             message = f"it is in format {version}, and this version of hookflow reads format {VERSION}"
             raise ValueError(f"no plan: {message}")
         try:
-            plan = _reader().validate_python(data)
+            plan = _make_reader().validate_python(data)
         except ValidationError as error:
             (first, *_) = error.errors()
             raise ValueError(f"no plan: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        wrong = next(_contradictions(plan), "")
+        wrong = next(_find_contradictions(plan), "")
         if wrong:
             raise ValueError(f"no plan: {wrong}")
         return plan
@@ -461,15 +461,15 @@ def _add_edge(graph: "nx.MultiDiGraph", edge: Edge, *, kept: bool, reason: str, 
 
 
 @cache
-def _reader() -> "TypeAdapter[Plan]":
+def _make_reader() -> "TypeAdapter[Plan]":
     from pydantic import TypeAdapter  # nothing but a reader takes the time to import it
 
     return TypeAdapter(Plan)
 
 
-def _contradictions(plan: Plan) -> Iterator[str]:
+def _find_contradictions(plan: Plan) -> Iterator[str]:
     """Yield what does not hold together in a plan that was read: its readers rely on the names and numbers in it."""
-    points = {point.name for point in STANDARD}
+    points = {point.name for point in STANDARD_POINTS}
     for point in plan.own:  # one may follow another of its own that stands above it
         if point.name in points or point.follows not in points:
             yield f"its point {point.name} is there twice, or follows none"
@@ -487,7 +487,7 @@ def _contradictions(plan: Plan) -> Iterator[str]:
 Placed = TypeVar("Placed", Binding, Edge)
 
 
-def _by_point(items: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:
+def _group_by_point(items: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:
     groups: dict[str, list[Placed]] = {}
     for item in items:
         groups.setdefault(item.point, []).append(item)
@@ -536,7 +536,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrow:
+class EdgeArrow:
     """That `first` fires before `then`, and at which points an edge says so."""
 
     first: str
@@ -545,7 +545,7 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True)
-class Reordered:
+class ReorderedPair:
     """The hooks that fire at a point in both plans, in either order."""
 
     point: str
@@ -554,7 +554,7 @@ class Reordered:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PlanDifference:
     """All that differs; `bound` and `unbound` are the points at which a hook fires in one of the plans alone."""
 
     keys: tuple[Change, ...]
@@ -562,9 +562,9 @@ class Difference:
     hooks_removed: tuple[str, ...]
     bound: Mapping[str, tuple[str, ...]]
     unbound: Mapping[str, tuple[str, ...]]
-    edges_added: tuple[Arrow, ...]
-    edges_removed: tuple[Arrow, ...]
-    order: tuple[Reordered, ...]
+    edges_added: tuple[EdgeArrow, ...]
+    edges_removed: tuple[EdgeArrow, ...]
+    order: tuple[ReorderedPair, ...]
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__slots__)
@@ -574,7 +574,7 @@ Tables: TypeAlias = "Pipeline | Mapping[str, Any]"
 """A pipeline, or the tables that a run has recorded it in."""
 
 
-def difference(old: tuple[Tables, Plan], new: tuple[Tables, Plan], *, sweep: bool = False) -> Difference:
+def difference(old: tuple[Tables, Plan], new: tuple[Tables, Plan], *, sweep: bool = False) -> PlanDifference:
     """Compare two pipelines and what they were compiled to; their [sweep], which no run records, only with `sweep`."""
     before = old[1]
     after = new[1]
@@ -583,15 +583,15 @@ def difference(old: tuple[Tables, Plan], new: tuple[Tables, Plan], *, sweep: boo
     was = _keys(*old, common, sweep)
     now = _keys(*new, common, sweep)
     changed = (key for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key))
-    return Difference(
+    return PlanDifference(
         keys=tuple(Change(key, was.get(key), now.get(key)) for key in changed),
         hooks_added=tuple(name for name in names[1] if name not in common),
         hooks_removed=tuple(name for name in names[0] if name not in common),
         bound=_bound_here(after, before, common),
         unbound=_bound_here(before, after, common),
-        edges_added=_arrows_here(after, before, common),
-        edges_removed=_arrows_here(before, after, common),
-        order=tuple(_reordered(before, after)),
+        edges_added=_find_own_arrows(after, before, common),
+        edges_removed=_find_own_arrows(before, after, common),
+        order=tuple(_find_reordered(before, after)),
     )
 
 
@@ -608,31 +608,31 @@ def _keys(pipeline: Tables, plan: Plan, hooks: set[str], sweep: bool) -> dict[st
 
 
 def _bound_here(here: Plan, there: Plan, common: set[str]) -> dict[str, tuple[str, ...]]:
-    elsewhere = {_stand(binding) for binding in there.bindings}
+    elsewhere = {_make_key(binding) for binding in there.bindings}
     result: dict[str, list[str]] = {}
     for binding in here.bindings:
-        if binding.hook in common and _stand(binding) not in elsewhere:
+        if binding.hook in common and _make_key(binding) not in elsewhere:
             result.setdefault(binding.hook, []).append(binding.point)
     return {hook: tuple(dict.fromkeys(points)) for hook, points in result.items()}
 
 
-def _arrows_here(here: Plan, there: Plan, common: set[str]) -> tuple[Arrow, ...]:
+def _find_own_arrows(here: Plan, there: Plan, common: set[str]) -> tuple[EdgeArrow, ...]:
     """Return the edges between common hooks that one plan has alone; the place in the file does not count."""
     elsewhere = {(edge.first, edge.then, edge.point) for edge in there.edges}
     result: dict[tuple[str, str], list[str]] = {}
     for edge in here.edges:
         if {edge.first, edge.then} <= common and (edge.first, edge.then, edge.point) not in elsewhere:
             result.setdefault((edge.first, edge.then), []).append(edge.point)
-    return tuple(Arrow(first, then, tuple(points)) for (first, then), points in result.items())
+    return tuple(EdgeArrow(first, then, tuple(points)) for (first, then), points in result.items())
 
 
-def _reordered(old: Plan, new: Plan) -> Iterator[Reordered]:
+def _find_reordered(old: Plan, new: Plan) -> Iterator[ReorderedPair]:
     for point in old.order:
-        common = {_stand(binding) for binding in old.at(point)} & {_stand(binding) for binding in new.at(point)}
-        before, after = (tuple(b.hook for b in plan.at(point) if _stand(b) in common) for plan in (old, new))
+        common = {_make_key(binding) for binding in old.at(point)} & {_make_key(binding) for binding in new.at(point)}
+        before, after = (tuple(b.hook for b in plan.at(point) if _make_key(b) in common) for plan in (old, new))
         if before != after:
-            yield Reordered(point, before, after)
+            yield ReorderedPair(point, before, after)
 
 
-def _stand(binding: Binding) -> tuple[str, str, str]:
+def _make_key(binding: Binding) -> tuple[str, str, str]:
     return binding.hook, binding.point, binding.half

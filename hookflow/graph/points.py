@@ -189,7 +189,7 @@ _add_point("on_exception", 1, "exception", "firing", "something raised; the run 
 _add_point("on_log", 1, "name value", "firing", "a number is logged", "log")
 _add_point("after_run", 0, "", "firing", "the last point of every run, after an error too")
 
-STANDARD: tuple[Point, ...] = tuple(_standard)
+STANDARD_POINTS: tuple[Point, ...] = tuple(_standard)
 """Every point that each run has, in the order of a full one."""
 
 
@@ -197,7 +197,7 @@ class Points:
     """The points of a pipeline by name, in the order of a full run; `own` ones stand behind those that they follow."""
 
     def __init__(self, own: Iterable[Point] = ()) -> None:
-        ordered = list(STANDARD)
+        ordered = list(STANDARD_POINTS)
         for point in own:
             behind = []
             for k, other in enumerate(ordered):
@@ -222,14 +222,14 @@ class Points:
             return self.in_iteration(point.follows)
         return point.unit == "it"
 
-    def recurs(self, name: str) -> bool:
+    def is_recurring(self, name: str) -> bool:
         """Return whether a point lies in the training loop, so that what it costs grows with the training.
 
         Points before the training and after it fire once: the begin and the end of the run, a test, a prediction.
         """
         point = self[name]
         if point.kind == "own":
-            return self.recurs(point.follows)
+            return self.is_recurring(point.follows)
         if point.kind == "log":
             return True
         ordered = list(self._by_name)
@@ -237,7 +237,7 @@ class Points:
         end = ordered.index("after_train")
         return begin < ordered.index(name) < end
 
-    def points_of_around(self, name: str) -> tuple[str, str] | None:
+    def find_points_of_around(self, name: str) -> tuple[str, str] | None:
         """Return the two points at which an `around_X` is called; None for any other name."""
         operation = name.removeprefix("around_")
         if name.startswith("around_") and operation in self.pairs:
@@ -268,10 +268,10 @@ class Points:
         return (*self._by_name, *(f"around_{pair}" for pair in self.pairs))
 
 
-POINTS = Points()
+DEFAULT_POINTS = Points()
 """The points of a pipeline that declares none of its own."""
 
-ELSEWHERE = (
+UNPLACED_POINTS = (
     "on_exception",
     "after_load_checkpoint",
     "before_save_checkpoint",
@@ -280,7 +280,7 @@ ELSEWHERE = (
 )
 """Points that fire at no one place of the loop; so do those of `Points` that something else comes to."""
 
-ROUNDS = {
+LOOP_BOUNDS = {
     "epoch": ("before_train_epoch", "after_val"),
     "iteration": ("before_fetch", "after_train_iter"),
     "validation batch": ("before_val_iter", "after_val_iter"),
@@ -308,20 +308,20 @@ class Loop:
                 else:
                     self.place[name] = -1
                 self.within[name] = self.within[point.follows]
-            elif self._fires_anywhere(point):
+            elif self._is_fired_anywhere(point):
                 self.place[name] = -1
                 self.within[name] = ()
             else:
                 self.place[name] = self._rows[name]
-                self.within[name] = self._rounds_around(name)
+                self.within[name] = self._find_rounds_around(name)
 
-    def _fires_anywhere(self, point: Point) -> bool:
-        if point.name in ELSEWHERE or point.kind in ("state", "log"):
+    def _is_fired_anywhere(self, point: Point) -> bool:
+        if point.name in UNPLACED_POINTS or point.kind in ("state", "log"):
             return True
         return self._validates_in_epoch and self._is_between(point.name, "before_val", "after_val")
 
-    def _rounds_around(self, name: str) -> tuple[str, ...]:
-        return tuple(round_ for round_, (first, last) in ROUNDS.items() if self._is_between(name, first, last))
+    def _find_rounds_around(self, name: str) -> tuple[str, ...]:
+        return tuple(round_ for round_, (first, last) in LOOP_BOUNDS.items() if self._is_between(name, first, last))
 
     def _is_between(self, name: str, first: str, last: str) -> bool:
         return self._rows[first] <= self._rows[name] <= self._rows[last]
@@ -329,7 +329,7 @@ class Loop:
     def common(self, *points: str) -> str:
         """Return the innermost round that all points are in; empty where the run passes them once."""
         shared = ""
-        for name in ROUNDS:
+        for name in LOOP_BOUNDS:
             if all(name in self.within[point] for point in points):
                 shared = name
         return shared

@@ -18,7 +18,7 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hookflow.graph.plan import Binding, DeclaredBinding, Plan, Trigger
-from hookflow.graph.points import POINTS, Kind, Point, Points
+from hookflow.graph.points import DEFAULT_POINTS, Kind, Point, Points
 from hookflow.pipeline.amounts import Amount
 from hookflow.pipeline.by_epoch import EpochLengths
 from hookflow.pipeline.values import Interval
@@ -73,7 +73,7 @@ class Measure:
             return int(self.lengths.epochs(int(count)) * self.denominator // self.numerator)
         return int(count * self.denominator // self.numerator)
 
-    def reached(self, multiple: int = 1) -> float:
+    def compute_reached_count(self, multiple: int = 1) -> float:
         """Return the least count that is not below that multiple of the amount."""
         if self.lengths is not None:
             return ceil(self.lengths.iterations(Fraction(multiple * self.numerator, self.denominator)))
@@ -81,10 +81,10 @@ class Measure:
             return multiple * self.numerator / self.denominator
         return -(-multiple * self.numerator // self.denominator)
 
-    def passed(self) -> float:
+    def compute_passed_count(self) -> float:
         """Return the least count that is above the amount; at the very second itself, seconds are over."""
         if self.counter == "s":
-            return self.reached()
+            return self.compute_reached_count()
         if self.lengths is not None:
             return floor(self.lengths.iterations(Fraction(self.numerator, self.denominator))) + 1
         return self.numerator // self.denominator + 1
@@ -118,13 +118,13 @@ class Schedule:
             every = measure(trigger.every, point, totals)
         if trigger.since:
             since = measure(trigger.since, point, totals)
-            opens = Bound(since.counter, since.reached())
+            opens = Bound(since.counter, since.compute_reached_count())
         if trigger.until:
             until = measure(trigger.until, point, totals)
             if point.ahead:
-                end = until.reached()
+                end = until.compute_reached_count()
             else:
-                end = until.passed()
+                end = until.compute_passed_count()
             closes = Bound(until.counter, end)
         entered = 0
         if point.ahead:
@@ -161,7 +161,7 @@ def measure(amount: Amount, point: Point, totals: Totals) -> Measure:
     return Measure(counter, *number.as_integer_ratio())
 
 
-def window_is_empty(trigger: Trigger, point: Point) -> bool:
+def is_window_empty(trigger: Trigger, point: Point) -> bool:
     """Say whether `from` and `until` leave nothing between them at a point, however long the run is."""
     if trigger.since is None or trigger.until is None:
         return False
@@ -241,7 +241,7 @@ class Forecast:
     text: str
 
 
-def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
+def compute_forecasts(plan: Plan, length: Length) -> dict[int, Forecast]:
     """Return a forecast for each binding of the plan, by the binding's id."""
     entered: dict[tuple[str, str], Point] = {}
     for binding in plan.bindings:
@@ -251,7 +251,7 @@ def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
     result: dict[int, Forecast] = {}
     for binding in plan.bindings:
         if binding.stages and "train" not in binding.stages:
-            result[binding.id] = _evaluated(binding, length)
+            result[binding.id] = _forecast_evaluation(binding, length)
             continue
         here = plan.points[binding.point]
         start = here
@@ -259,12 +259,12 @@ def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
             start = entered[binding.hook, binding.method]
         key = binding.trigger, binding.point, start
         if key not in known:
-            known[key] = _forecast(binding.trigger, here, start, length)
+            known[key] = _compute_forecast(binding.trigger, here, start, length)
         result[binding.id] = known[key]
     return result
 
 
-def surely_fires(binding: DeclaredBinding, points: Points, length: Length) -> bool:
+def is_sure_to_fire(binding: DeclaredBinding, points: Points, length: Length) -> bool:
     """Say whether a binding fires in every run of this length that reaches its end; not where only the run knows."""
     name = binding.point
     if binding.half == "exit":  # the trigger is evaluated where the first half fires
@@ -274,32 +274,32 @@ def surely_fires(binding: DeclaredBinding, points: Points, length: Length) -> bo
     if point.kind not in ("standard", "step") or trigger.when:
         return False
     if trigger.every or trigger.since or trigger.until:
-        return bool(_forecast(trigger, point, point, length).times)
-    if point.name in _TESTS:
+        return bool(_compute_forecast(trigger, point, point, length).times)
+    if point.name in _TEST_POINTS:
         return length.tests
-    if point.name in _VALIDATIONS:
+    if point.name in _VALIDATION_POINTS:
         return length.validates and length.val_every.value > 0
-    return point.unit in ("it", "ep") or point.name in _ONCE
+    return point.unit in ("it", "ep") or point.name in _ONE_TIME_POINTS
 
 
-def _evaluated(binding: Binding, length: Length) -> Forecast:
+def _forecast_evaluation(binding: Binding, length: Length) -> Forecast:
     """Return the forecast of a binding inside the network that fires in no training: their batches are unknown."""
     comes = {"val": length.validates, "test": length.tests}
     stages = [stage for stage in binding.stages if comes[stage]]
-    if not stages or window_is_empty(binding.trigger, POINTS[binding.point]):
-        return NEVER
+    if not stages or is_window_empty(binding.trigger, DEFAULT_POINTS[binding.point]):
+        return NEVER_FORECAST
     first = f"in {' and '.join(stages)}"
     return Forecast(first, None, _conditional(f"{first}, at each module", binding.trigger))
 
 
-NEVER = Forecast("never", 0, "never")
-ENDLESS = 10**12
+NEVER_FORECAST = Forecast("never", 0, "never")
+UNKNOWN_NUM_VISITS = 10**12
 """Visits of a point to which the run comes it is not known how often."""
 
-_TESTS = ("before_test", "before_test_epoch", "after_test_epoch", "after_test")
-_ONCE = ("before_run", "before_train", "after_train", *_TESTS, "after_run")
-_VALIDATIONS = ("before_val", "before_val_epoch", "after_val_epoch", "after_val")
-_PARTS: dict[Kind, str] = {
+_TEST_POINTS = ("before_test", "before_test_epoch", "after_test_epoch", "after_test")
+_ONE_TIME_POINTS = ("before_run", "before_train", "after_train", *_TEST_POINTS, "after_run")
+_VALIDATION_POINTS = ("before_val", "before_val_epoch", "after_val_epoch", "after_val")
+_VISIT_NAMES: dict[Kind, str] = {
     "module": "module",
     "global": "module",
     "parameter": "parameter",
@@ -309,32 +309,32 @@ _PARTS: dict[Kind, str] = {
 """The visits of a point within an iteration."""
 
 
-def _visits(point: Point, length: Length) -> dict[Counter, Sequence[int]]:
+def _compute_visits(point: Point, length: Length) -> dict[Counter, Sequence[int]]:
     """Return what the counters that are known show at each visit of a point; none where nothing is known."""
     totals = length.totals
     first = 1
     if point.ahead:
         first = 0
-    if _never_comes_to(point, length):
+    if _is_never_visited(point, length):
         return {"firing": ()}
     if length.is_open:
         return {}
-    if length.is_endless and point.name in _ONCE:
+    if length.is_endless and point.name in _ONE_TIME_POINTS:
         return {"firing": (first,)}
     if point.unit == "it":
-        return {"it": range(first, first + (totals.iters or ENDLESS))}
+        return {"it": range(first, first + (totals.iters or UNKNOWN_NUM_VISITS))}
     if point.unit == "ep":
-        return _visits_of_epochs(point, totals)
-    if point.name in _ONCE:
+        return _compute_epoch_visits(point, totals)
+    if point.name in _ONE_TIME_POINTS:
         unit, end = _end_of_run(totals)
         is_begin = point.name in ("before_run", "before_train")
         return {"firing": (first,), unit: (0 if is_begin else end,)}
-    if point.name in _VALIDATIONS:
-        return _visits_of_validations(first, length)
+    if point.name in _VALIDATION_POINTS:
+        return _compute_validation_visits(first, length)
     return {}
 
 
-def _never_comes_to(point: Point, length: Length) -> bool:
+def _is_never_visited(point: Point, length: Length) -> bool:
     """Say whether a run of this length has no validation, or no test, that the point belongs to."""
     if point.kind == "own":
         return False
@@ -343,13 +343,13 @@ def _never_comes_to(point: Point, length: Length) -> bool:
     return "test" in point.name and not length.tests
 
 
-def _visits_of_epochs(point: Point, totals: Totals) -> dict[Counter, Sequence[int]]:
+def _compute_epoch_visits(point: Point, totals: Totals) -> dict[Counter, Sequence[int]]:
     first = 1
     if point.ahead:
         first = 0
     per_epoch = totals.iters_per_epoch
     if per_epoch is None or totals.iters is None:
-        return {"ep": range(first, first + (totals.epochs or ENDLESS))}
+        return {"ep": range(first, first + (totals.epochs or UNKNOWN_NUM_VISITS))}
     count = totals.iters // per_epoch
     if point.ahead:
         count = ceil(totals.iters / per_epoch)  # an epoch that is cut is begun, not done
@@ -366,7 +366,7 @@ def _end_of_run(totals: Totals) -> tuple[Counter, int]:
     return "it", totals.iters
 
 
-def _visits_of_validations(first: int, length: Length) -> dict[Counter, Sequence[int]]:
+def _compute_validation_visits(first: int, length: Length) -> dict[Counter, Sequence[int]]:
     if length.is_endless:
         return {}
     unit, end = _end_of_run(length.totals)
@@ -385,59 +385,59 @@ def _visits_of_validations(first: int, length: Length) -> dict[Counter, Sequence
     return {"firing": range(first, first + len(counts)), unit: counts}
 
 
-def _labelled(word: str, amount: Amount | None) -> str:
+def _format_amount(word: str, amount: Amount | None) -> str:
     """Return an amount of a trigger behind a word and a space; "" where it has none."""
     if not amount:
         return ""
     return f" {word} {amount}"
 
 
-def _forecast(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
+def _compute_forecast(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
     """Return the forecast of a trigger at a point; `requested` is the point where the trigger is evaluated."""
-    visits = _visits(requested, length)
-    if not all(visits.values()) or window_is_empty(trigger, requested):
-        return NEVER
-    noun = _noun_of_visit(point)
+    visits = _compute_visits(requested, length)
+    if not all(visits.values()) or is_window_empty(trigger, requested):
+        return NEVER_FORECAST
+    noun = _name_visit(point)
     if trigger.once:
-        return _forecast_once(trigger, point, requested, length)
-    text = _often(trigger, noun)
-    until = _labelled("until", trigger.until)
+        return _compute_single_forecast(trigger, point, requested, length)
+    text = _format_frequency(trigger, noun)
+    until = _format_amount("until", trigger.until)
     schedule = Schedule.of(trigger, requested, length.totals)
     every = schedule.every
     sides = (every, schedule.opens, schedule.closes)
     counters = {side.counter for side in sides if side is not None}
     if not visits or not counters <= visits.keys():
-        since = _labelled("from", trigger.since)
+        since = _format_amount("from", trigger.since)
         return Forecast("unknown", None, _conditional(f"{text}{since}{until}", trigger))
 
-    low, high = _window(schedule, visits)
+    low, high = _find_window(schedule, visits)
     if low >= high:
-        return NEVER
-    if point.name in _ONCE:
+        return NEVER_FORECAST
+    if point.name in _ONE_TIME_POINTS:
         first = "once"
     else:
         first = f"at {noun} {low + 1:,}"
     if every or low:
         text += f", first {first}"
     count = len(next(iter(visits.values())))
-    if count == ENDLESS:
+    if count == UNKNOWN_NUM_VISITS:
         return Forecast(first, None, _conditional(text + until, trigger))
     times = high - low
     if every:
-        times = _firings(every, visits[every.counter][low:high])
+        times = _count_firings(every, visits[every.counter][low:high])
     text = _conditional(first if times == 1 else text, trigger, times)
-    part = _PARTS.get(point.kind)
+    part = _VISIT_NAMES.get(point.kind)
     if part:
         text += f", at each {part}"
     is_known = not trigger.when and part is None
     return Forecast(first, times if is_known else None, text)
 
 
-def _forecast_once(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
+def _compute_single_forecast(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
     """Return the forecast of a binding that fires once: the first firing of the same one without `once`."""
-    repeated = _forecast(replace(trigger, once=False), point, requested, length)
+    repeated = _compute_forecast(replace(trigger, once=False), point, requested, length)
     if repeated.times == 0:
-        return NEVER
+        return NEVER_FORECAST
     is_known = repeated.times is not None
     text = "once"
     if repeated.first not in ("once", "unknown"):
@@ -445,13 +445,13 @@ def _forecast_once(trigger: Trigger, point: Point, requested: Point, length: Len
     return Forecast(repeated.first, 1 if is_known else None, _conditional(text, trigger))
 
 
-def _noun_of_visit(point: Point) -> str:
-    if point.name in _VALIDATIONS:
+def _name_visit(point: Point) -> str:
+    if point.name in _VALIDATION_POINTS:
         return "validation"
     return {"it": "iteration", "ep": "epoch"}.get(point.unit, "firing")
 
 
-def _often(trigger: Trigger, noun: str) -> str:
+def _format_frequency(trigger: Trigger, noun: str) -> str:
     amount = str(trigger.every or "1").strip()
     if amount == "1":
         return f"every {noun}"
@@ -460,7 +460,7 @@ def _often(trigger: Trigger, noun: str) -> str:
     return f"every {amount}"
 
 
-def _window(schedule: Schedule, visits: Mapping[Counter, Sequence[int]]) -> tuple[int, int]:
+def _find_window(schedule: Schedule, visits: Mapping[Counter, Sequence[int]]) -> tuple[int, int]:
     """Return the first visit at which a schedule fires, and the first one at which it is over."""
     low = 0
     high = len(next(iter(visits.values())))
@@ -469,12 +469,12 @@ def _window(schedule: Schedule, visits: Mapping[Counter, Sequence[int]]) -> tupl
     if schedule.closes:
         high = bisect_left(visits[schedule.closes.counter], schedule.closes.at)
     if schedule.every:
-        reached = schedule.every.reached(schedule.entered + 1)
+        reached = schedule.every.compute_reached_count(schedule.entered + 1)
         low = max(low, bisect_left(visits[schedule.every.counter], reached))
     return low, high
 
 
-def _firings(every: Measure, counts: Sequence[int]) -> int:
+def _count_firings(every: Measure, counts: Sequence[int]) -> int:
     """Return how many multiples are entered: the steps between the counts are equal, but that the last may be less."""
     first = every.multiple(counts[0])
     last = every.multiple(counts[-1])

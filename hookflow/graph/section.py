@@ -16,7 +16,7 @@ from hookflow.graph.cycles import OrderingCycle, describe_cycle
 from hookflow.graph.dataflow import EdgeStatement, find_flows
 from hookflow.graph.decisions import PointDecisions, RankedBinding
 from hookflow.graph.nesting import NestingGraph
-from hookflow.graph.phases import LAST, move_phases
+from hookflow.graph.phases import LAST_PHASE, move_phases
 from hookflow.graph.plan import (
     PHASES,
     Binding,
@@ -72,7 +72,7 @@ class SectionOrder:
         self._implied: set[tuple[int, int]] = set()
         self._phases: dict[int, int] = {}
 
-        vertices = [self._vertex(row) for row in range(len(bound))]
+        vertices = [self._find_vertex(row) for row in range(len(bound))]
         self._graph = NestingGraph(vertices, self._closing)
         self._add_stated(nodes)
         cycles = self._graph.find_cycles()
@@ -129,7 +129,7 @@ class SectionOrder:
 
     def edges(self, point: str) -> list[Edge]:
         """Return the edges that are kept at a point; data flow comes last."""
-        here = [statement for statement in self._statements() if self._bound[statement.then].point == point]
+        here = [statement for statement in self._list_statements() if self._bound[statement.then].point == point]
         here.sort(key=lambda statement: statement.kind == "flow")
         return [self._edge(statement) for statement in here]
 
@@ -142,7 +142,7 @@ class SectionOrder:
                 result.append(DroppedEdge(self._edge(dropped.statement), dropped.reason, against))
         return result
 
-    def _statements(self) -> list[EdgeStatement]:
+    def _list_statements(self) -> list[EdgeStatement]:
         return [*self._graph.statements.values(), *self._nesting]
 
     def _edge(self, statement: EdgeStatement) -> Edge:
@@ -164,7 +164,7 @@ class SectionOrder:
 
     # The graph
 
-    def _vertex(self, row: int) -> int:
+    def _find_vertex(self, row: int) -> int:
         """Return the vertex of a row: the second half of an around stands where its first half does."""
         if row in self._exits:
             return self._enter_rows[self._bound[row].hook]
@@ -178,13 +178,13 @@ class SectionOrder:
         for row, binding in enumerate(self._bound):
             node = nodes[binding.hook]
             for spec in node.after:
-                for other in self._others(row, spec, rows_of):
+                for other in self._iter_other_rows(row, spec, rows_of):
                     self._graph.add_stated(EdgeStatement(other, row, spec.kind, spec.where, group=spec.group))
             for spec in node.before:
-                for other in self._others(row, spec, rows_of):
+                for other in self._iter_other_rows(row, spec, rows_of):
                     self._graph.add_stated(EdgeStatement(row, other, spec.kind, spec.where, group=spec.group))
 
-    def _others(self, row: int, spec: EdgeSpec, rows_of: Mapping[tuple[str, str], list[int]]) -> Iterator[int]:
+    def _iter_other_rows(self, row: int, spec: EdgeSpec, rows_of: Mapping[tuple[str, str], list[int]]) -> Iterator[int]:
         """Yield the rows to which a stated edge of a row leads.
 
         Between two second halves it leads nowhere: how they were entered decides how they are left. An edge of a hook
@@ -210,7 +210,7 @@ class SectionOrder:
         for vertex in self._graph.digraph:
             phase = PHASES.index(self._bound[vertex].phase)
             if vertex in backwards:
-                phases[vertex] = LAST - phase
+                phases[vertex] = LAST_PHASE - phase
             else:
                 phases[vertex] = phase
         self._phases = move_phases(self._graph.digraph, phases, backwards)
@@ -235,7 +235,7 @@ class SectionOrder:
         """Find the order of each point, the edges that follow from the nesting of arounds, and the implied edges."""
         opening, *closing = self.points
         if closing:
-            self._nesting += self._entered_as_left()
+            self._nesting += self._find_entry_statements()
         self._order[opening] = self._sort(opening)
         if closing:
             self._nesting += self._left_as_entered()
@@ -261,27 +261,27 @@ class SectionOrder:
         return self._phase(row), row in self._exits, tie, row
 
     def _phase(self, row: int) -> int:
-        phase = self._phases[self._vertex(row)]
+        phase = self._phases[self._find_vertex(row)]
         if row in self._closing:
-            return LAST - phase
+            return LAST_PHASE - phase
         return phase
 
     def _local_graph(self, point: str) -> "nx.DiGraph":
         """Return the edges between the rows of a point, in the order of firing."""
         graph: nx.DiGraph[int] = nx.DiGraph()
         graph.add_nodes_from(self._rows_at[point])
-        for statement in self._statements():
+        for statement in self._list_statements():
             if self._bound[statement.then].point == point:
                 graph.add_edge(statement.first, statement.then)
         return graph
 
-    def _entered_as_left(self) -> Iterator[EdgeStatement]:
+    def _find_entry_statements(self) -> Iterator[EdgeStatement]:
         """Yield who is entered before whom because of what is stated about how they are left."""
         opening, closing = self.points
         exits = self._exits.intersection(self._rows_at[closing])
         pairs = []
         for first, then in reduce_to(self._local_graph(closing), exits):
-            pairs.append((self._vertex(then), self._vertex(first)))
+            pairs.append((self._find_vertex(then), self._find_vertex(first)))
         for outer, inner in self._without_implied(opening, pairs):
             hooks = self._bound[inner].hook, self._bound[outer].hook
             message = f'"{hooks[0]}" is left before "{hooks[1]}" at {closing}'

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from hookflow.errors import Problem, misspelt, nearest
+from hookflow.errors import Problem, is_misspelt, nearest
 from hookflow.graph.plan import Nodes
-from hookflow.graph.slots import REPLICATED_SLOTS, SLOTS, Verb, owner_of, root, wider
+from hookflow.graph.slots import REPLICATED_SLOTS, SLOT_DOCS, Verb, find_owner, iter_wider_slots, root
 
 SlotUsers = Mapping[str, Sequence[str]]
 """By slot, the hooks that read it, or those that write it."""
@@ -13,10 +13,10 @@ MAX_SUSPECTS = 50
 """Where so many slots have one user alone, that is how the pipeline is made, and no slip of the pen."""
 
 
-def doubtful_slots(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
+def find_doubtful_slots(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
     """Yield a warning for each slot that is probably misspelt, and each that hooks read and no hook writes.
 
-    Slots of the runner itself (`SLOTS`) need no hook that writes them; what conditions name is looked at elsewhere.
+    Slots of the runner itself (`SLOT_DOCS`) need no hook that writes them; what conditions name is looked at elsewhere.
     """
     readers = _users(nodes, "reads")
     writers = _users(nodes, "writes")
@@ -25,21 +25,21 @@ def doubtful_slots(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]
         siblings.setdefault(_parent(slot), []).append(slot)
     for slot, hooks in readers.items():
         if root(slot) == "hook":
-            yield from _wrong_owner(slot, hooks[0], nodes, disabled)
+            yield from _find_owner_problems(slot, hooks[0], nodes, disabled)
     written = set(writers)
     for slot in writers:
-        written.update(wider(slot))
+        written.update(iter_wider_slots(slot))
     unwritten = []
     for slot in readers:
         if not _is_written(slot, writers, written) and _is_suspect(slot, written, siblings.get(_parent(slot), [])):
             unwritten.append(slot)
     if len(unwritten) < MAX_SUSPECTS:
         for slot in unwritten:
-            yield _unwritten_problem(slot, readers[slot], siblings.get(_parent(slot), []), nodes)
-    yield from _misspelt_writes(readers, writers, nodes)
+            yield _make_unwritten_problem(slot, readers[slot], siblings.get(_parent(slot), []), nodes)
+    yield from _find_misspelt_writes(readers, writers, nodes)
 
 
-def drifting_slots(nodes: Nodes) -> Iterator[Problem]:
+def find_drifting_slots(nodes: Nodes) -> Iterator[Problem]:
     """Yield a warning for each hook that fires on rank 0 alone and writes what must be the same on all ranks."""
     for name, node in nodes.items():
         if node.hook.ranks != "zero":
@@ -72,9 +72,9 @@ def _parent(slot: str) -> str:
     return slot.rpartition(".")[0]
 
 
-def _wrong_owner(slot: str, reader: str, nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
+def _find_owner_problems(slot: str, reader: str, nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
     """Yield what is wrong with a slot that names the state of a hook."""
-    owner = owner_of(slot)
+    owner = find_owner(slot)
     if owner is None:
         message = f'hook "{reader}" names a slot "hook", which is the state of no hook'
         yield Problem(message, nodes[reader].where, 'name one: "hook.ema"')
@@ -85,31 +85,31 @@ def _wrong_owner(slot: str, reader: str, nodes: Nodes, disabled: Collection[str]
 
 def _is_written(slot: str, writers: SlotUsers, written: Collection[str]) -> bool:
     """Say whether a hook writes a slot, a part of it, or what it is a part of."""
-    return slot in written or any(other in writers for other in wider(slot))
+    return slot in written or any(other in writers for other in iter_wider_slots(slot))
 
 
 def _is_suspect(slot: str, written: Collection[str], siblings: Sequence[str]) -> bool:
     """Say whether it is probably a mistake that no hook writes a slot."""
     if root(slot) in ("hook", "scalars"):
         return False
-    if len(siblings) < MAX_SUSPECTS and any(misspelt(slot, other) for other in siblings):
+    if len(siblings) < MAX_SUSPECTS and any(is_misspelt(slot, other) for other in siblings):
         return True
-    return root(slot) not in SLOTS and root(slot) not in written
+    return root(slot) not in SLOT_DOCS and root(slot) not in written
 
 
-def _unwritten_problem(slot: str, hooks: Sequence[str], siblings: Sequence[str], nodes: Nodes) -> Problem:
+def _make_unwritten_problem(slot: str, hooks: Sequence[str], siblings: Sequence[str], nodes: Nodes) -> Problem:
     verb = "read"
     if len(hooks) == 1:
         verb = "reads"
     subject = " and ".join(f'"{name}"' for name in hooks)
     candidates: Collection[str] = siblings
     if "." not in slot:
-        candidates = {*SLOTS, *siblings}
+        candidates = {*SLOT_DOCS, *siblings}
     message = f'{subject} {verb} the slot "{slot}", which no hook writes'
     return Problem(message, nodes[hooks[0]].where, nearest(slot, candidates))
 
 
-def _misspelt_writes(readers: SlotUsers, writers: SlotUsers, nodes: Nodes) -> Iterator[Problem]:
+def _find_misspelt_writes(readers: SlotUsers, writers: SlotUsers, nodes: Nodes) -> Iterator[Problem]:
     """Yield a warning for each slot that one hook alone touches, and whose name is nearly that of another slot."""
     hooks_of: dict[str, set[str]] = {}
     for users in (writers, readers):
@@ -117,14 +117,14 @@ def _misspelt_writes(readers: SlotUsers, writers: SlotUsers, nodes: Nodes) -> It
             hooks_of.setdefault(root(slot), set()).update(hooks)
     lone = []
     for slot in dict.fromkeys(root(slot) for slot in writers):
-        if slot not in SLOTS and len(hooks_of[slot]) == 1:
+        if slot not in SLOT_DOCS and len(hooks_of[slot]) == 1:
             lone.append(slot)
     if len(lone) >= MAX_SUSPECTS:
         return
     shared = [slot for slot, hooks in hooks_of.items() if len(hooks) > 1]
     for number, slot in enumerate(lone):
-        for other in (*SLOTS, *lone[:number], *shared):
-            if misspelt(slot, other):
+        for other in (*SLOT_DOCS, *lone[:number], *shared):
+            if is_misspelt(slot, other):
                 (hook,) = hooks_of[slot]
                 message = f'hook "{hook}" alone touches a slot "{slot}"'
                 yield Problem(message, nodes[hook].where, f'did you mean "{other}"?')

@@ -10,7 +10,7 @@ def root(slot: str) -> str:
     return slot.partition(".")[0]
 
 
-def wider(slot: str) -> Iterator[str]:
+def iter_wider_slots(slot: str) -> Iterator[str]:
     """Yield the slots that a slot is a part of."""
     while "." in slot:
         slot = slot.rpartition(".")[0]
@@ -23,7 +23,7 @@ class SlotParts:
     def __init__(self, names: Iterable[str]) -> None:
         self._parts: dict[str, list[str]] = {}
         for name in dict.fromkeys(names):
-            for slot in (name, *wider(name)):
+            for slot in (name, *iter_wider_slots(name)):
                 self._parts.setdefault(slot, []).append(name)
 
     def of(self, slots: Iterable[str]) -> set[str]:
@@ -34,16 +34,16 @@ class SlotParts:
         return parts
 
 
-def widest(slots: Collection[str]) -> tuple[str, ...]:
+def select_widest_slots(slots: Collection[str]) -> tuple[str, ...]:
     """Return the slots without those that are a part of another one."""
     kept = []
     for slot in sorted(slots):
-        if not any(other in slots for other in wider(slot)):
+        if not any(other in slots for other in iter_wider_slots(slot)):
             kept.append(slot)
     return tuple(kept)
 
 
-SLOTS: dict[str, str] = {
+SLOT_DOCS: dict[str, str] = {
     "batch": "the current batch",
     "outputs": "what the task made of the batch: the loss, scalars, predictions",
     "grads": "the gradients of the parameters",
@@ -61,16 +61,16 @@ SLOTS: dict[str, str] = {
 Verb = Literal["reads", "writes"]
 """The verbs of a hook and a slot."""
 
-VERBS: tuple[Verb, ...] = ("reads", "writes")
+SLOT_VERBS: tuple[Verb, ...] = ("reads", "writes")
 
-OFFERED = ("batch", "outputs", "metrics", "checkpoint")
+ARGUMENT_SLOTS = ("batch", "outputs", "metrics", "checkpoint")
 """The slots that points give to hooks as arguments."""
 
 REPLICATED_SLOTS = ("model", "grads", "optimizer", "lr", "metrics")
 """The slots of which every one of the processes that train together must hold the same."""
 
 
-def commutes(slot: str, point: Point) -> bool:
+def is_commuting(slot: str, point: Point) -> bool:
     """Say whether writers of a slot need no order at a point: those who ask there for a stop, a skip, or a save."""
     kind = root(slot)
     if kind == "checkpoint":
@@ -78,7 +78,7 @@ def commutes(slot: str, point: Point) -> bool:
     return kind == "control"
 
 
-def owner_of(slot: str) -> str | None:
+def find_owner(slot: str) -> str | None:
     """Return the hook whose state a slot is: "ema" of `hook.ema`, also of a part of it; None for another slot."""
     kind, _, rest = slot.partition(".")
     if kind != "hook" or not rest:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from hookflow.graph.plan import Binding, Half, Plan, WantedPlaces
-from hookflow.graph.why import decisions_at
+from hookflow.graph.why import read_decisions
 
 BindingKey = tuple[str, Half]
 """A binding of a point, whatever its place: the hook, and which half of an around it is."""
@@ -35,39 +35,39 @@ class OrderedPair:
 def find_unordered(plan: Plan) -> Iterator[OrderedPair]:
     """Yield each pair of two hooks that nothing orders, but for arounds as they are left."""
     for point in plan.order:
-        decisions = decisions_at(plan, point)
+        decisions = read_decisions(plan, point)
         for first, then in combinations(plan.at(point), 2):
             if decisions.is_open(first, then):
-                yield pair_of(point, first, then)
+                yield make_pair(point, first, then)
 
 
-def pair_of(point: str, first: Binding, then: Binding) -> OrderedPair:
-    return OrderedPair(point, binding_key(first), binding_key(then))
+def make_pair(point: str, first: Binding, then: Binding) -> OrderedPair:
+    return OrderedPair(point, make_binding_key(first), make_binding_key(then))
 
 
-def binding_key(binding: Binding) -> BindingKey:
+def make_binding_key(binding: Binding) -> BindingKey:
     return binding.hook, binding.half
 
 
-def meeting_points(plan: Plan, hook: str, other: str) -> set[str]:
+def find_common_points(plan: Plan, hook: str, other: str) -> set[str]:
     """Return the points at which two hooks both fire, but for those where arounds are left."""
-    return _points_of(plan, hook) & _points_of(plan, other)
+    return _list_points(plan, hook) & _list_points(plan, other)
 
 
-def _points_of(plan: Plan, hook: str) -> set[str]:
+def _list_points(plan: Plan, hook: str) -> set[str]:
     return {binding.point for binding in plan.bindings if binding.hook == hook and binding.half != "exit"}
 
 
 def order_key(plan: Plan) -> tuple[tuple[str, BindingKey], ...]:
     """Return every binding in order: the identity of an order of the same hooks."""
-    return tuple((binding.point, binding_key(binding)) for binding in plan.bindings)
+    return tuple((binding.point, make_binding_key(binding)) for binding in plan.bindings)
 
 
 def find_turned(plan: Plan, other: Plan) -> list[OrderedPair]:
     """Return the pairs of `plan` that fire the other way round in `other`, but for how arounds are left."""
     result = []
     for point in plan.order:
-        row = _rows_at(other, point)
+        row = _number_rows(other, point)
         for first, then in combinations(_keys_at(plan, point), 2):
             are_left = first[1] == then[1] == "exit"
             if row[first] > row[then] and not are_left:
@@ -97,10 +97,10 @@ def apply_swaps(plan: Plan, swaps: Iterable[OrderedPair]) -> WantedPlaces:
         there = order[swap.point]
         row = there.index(swap.first)
         there[row : row + 2] = [swap.then, swap.first]
-    return _places_in(order)
+    return _number_places(order)
 
 
-def bring_together(plan: Plan, pairs: Iterable[OrderedPair], free: Collection[OrderedPair]) -> WantedPlaces:
+def order_pairs_adjacent(plan: Plan, pairs: Iterable[OrderedPair], free: Collection[OrderedPair]) -> WantedPlaces:
     """Return an order in which a pair of each point stands one right behind the other, if that can be.
 
     `free` are the pairs that may fire either way. Bindings that must follow the first of a pair move behind the second;
@@ -121,7 +121,7 @@ def bring_together(plan: Plan, pairs: Iterable[OrderedPair], free: Collection[Or
             else:
                 behind.append(item)
         there[begin : end + 1] = [*ahead, there[begin], there[end], *behind[1:]]
-    return _places_in(order)
+    return _number_places(order)
 
 
 def find_swaps(plan: Plan, other: Plan) -> list[OrderedPair]:
@@ -129,7 +129,7 @@ def find_swaps(plan: Plan, other: Plan) -> list[OrderedPair]:
     swaps = []
     for point in plan.order:
         there = _keys_at(plan, point)
-        row = _rows_at(other, point)
+        row = _number_rows(other, point)
         for start in range(1, len(there)):
             k = start
             while k > 0 and row[there[k - 1]] > row[there[k]]:
@@ -140,18 +140,18 @@ def find_swaps(plan: Plan, other: Plan) -> list[OrderedPair]:
 
 
 def _keys_at(plan: Plan, point: str) -> list[BindingKey]:
-    return [binding_key(binding) for binding in plan.at(point)]
+    return [make_binding_key(binding) for binding in plan.at(point)]
 
 
 def _keys_by_point(plan: Plan) -> dict[str, list[BindingKey]]:
     return {point: _keys_at(plan, point) for point in plan.order}
 
 
-def _rows_at(plan: Plan, point: str) -> dict[BindingKey, int]:
+def _number_rows(plan: Plan, point: str) -> dict[BindingKey, int]:
     return {key: row for row, key in enumerate(_keys_at(plan, point))}
 
 
-def _places_in(order: Mapping[str, Sequence[BindingKey]]) -> WantedPlaces:
+def _number_places(order: Mapping[str, Sequence[BindingKey]]) -> WantedPlaces:
     """Return the place of each binding at its point."""
     places: dict[tuple[str, str, Half], int] = {}
     for point, keys in order.items():

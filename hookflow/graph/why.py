@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from hookflow.graph.lifetimes import SlotLifetimes
 from hookflow.graph.plan import Binding, DroppedEdge, Edge, Plan, Reason
 from hookflow.graph.points import Point
-from hookflow.graph.slots import SlotParts, commutes, widest
-from hookflow.numbers import counted
+from hookflow.graph.slots import SlotParts, is_commuting, select_widest_slots
+from hookflow.numbers import format_count
 
 if TYPE_CHECKING:
     from hookflow.graph.decisions import PointDecisions
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class OrderAnswer:
     """At `point`, `first` fires before `then`.
 
     `path` are the edges that lead from the one to the other, where edges are the `reason`; `dropped` the flows between
@@ -35,64 +35,64 @@ class Answer:
     dropped: tuple[DroppedEdge, ...] = ()
 
 
-def drawn_edges(plan: Plan, point: str) -> list[tuple[int, int]]:
+def list_drawn_edges(plan: Plan, point: str) -> list[tuple[int, int]]:
     """Return the edges of a point that do not follow from others, by the places of their ends in its order."""
     row = {binding.id: row for row, binding in enumerate(plan.at(point))}
     return [(row[edge.first_id], row[edge.then_id]) for edge in plan.edges_at(point) if not edge.implied]
 
 
-def neighbours(plan: Plan, point: str) -> Iterator[Answer]:
+def explain_neighbours(plan: Plan, point: str) -> Iterator[OrderAnswer]:
     """Yield why each binding of a point is followed by the next one, as the plan records it."""
     edges = {(edge.first_id, edge.then_id): edge for edge in plan.edges_at(point)}
     for first, then in pairwise(plan.at(point)):
         edge = edges.get((first.id, then.id))
         if edge is None:
-            yield Answer(point, first, then, then.placed_by)
+            yield OrderAnswer(point, first, then, then.placed_by)
         else:
-            yield Answer(point, first, then, "edge", (edge,))
+            yield OrderAnswer(point, first, then, "edge", (edge,))
 
 
-def decisions_at(plan: Plan, point: str) -> "PointDecisions":
+def read_decisions(plan: Plan, point: str) -> "PointDecisions":
     """Return what decides the order of any two bindings of a point."""
     from hookflow.graph.decisions import PointDecisions  # networkx is imported on demand
 
     return PointDecisions(plan.at(point), plan.edges_at(point), plan.hooks_by_name)
 
 
-def precedence(plan: Plan, a: str, b: str) -> list[Answer]:
+def find_precedence(plan: Plan, a: str, b: str) -> list[OrderAnswer]:
     """Return an answer for each pair of bindings of two hooks at one point, in the order of a run."""
     answers = []
     for point in plan.order:
-        pairs = _pairs_of(plan, point, {a, b})
+        pairs = _list_pairs(plan, point, {a, b})
         if not pairs:
             continue
-        decisions = decisions_at(plan, point)
-        dropped = _dropped_between(plan, point, {a, b})
+        decisions = read_decisions(plan, point)
+        dropped = _find_dropped_edges(plan, point, {a, b})
         for first, then in pairs:
             reason = decisions.reason(first, then)
             path: tuple[Edge, ...] = ()
             if reason == "edge":
-                path = _shortest_path(plan, first, then, loose=False)
+                path = _find_shortest_path(plan, first, then, loose=False)
             elif reason == "file" and first.half == then.half == "exit":
-                path = _shortest_path(plan, first, then, loose=True)
+                path = _find_shortest_path(plan, first, then, loose=True)
             if path:
                 reason = "edge"
-            answers.append(Answer(point, first, then, reason, path, dropped))
+            answers.append(OrderAnswer(point, first, then, reason, path, dropped))
     return answers
 
 
-def _pairs_of(plan: Plan, point: str, hooks: set[str]) -> list[tuple[Binding, Binding]]:
+def _list_pairs(plan: Plan, point: str, hooks: set[str]) -> list[tuple[Binding, Binding]]:
     """Return the pairs of bindings of two hooks at a point; of one hook, those of its several methods."""
     there = [binding for binding in plan.at(point) if binding.hook in hooks]
     return [(first, then) for first, then in combinations(there, 2) if {first.hook, then.hook} == hooks]
 
 
-def _dropped_between(plan: Plan, point: str, hooks: set[str]) -> tuple[DroppedEdge, ...]:
+def _find_dropped_edges(plan: Plan, point: str, hooks: set[str]) -> tuple[DroppedEdge, ...]:
     here = [dropped for dropped in plan.dropped_edges if dropped.edge.point == point]
     return tuple(dropped for dropped in here if {dropped.edge.first, dropped.edge.then} == hooks)
 
 
-def _shortest_path(plan: Plan, first: Binding, then: Binding, *, loose: bool) -> tuple[Edge, ...]:
+def _find_shortest_path(plan: Plan, first: Binding, then: Binding, *, loose: bool) -> tuple[Edge, ...]:
     """Return the edges of a shortest way down the order, if need be loose ones; none if there is no way."""
     import networkx as nx
 
@@ -123,16 +123,16 @@ MAX_AMBIGUITIES = 1000
 """How many ambiguities are looked for; where thousands of hooks write one slot, so are the pairs."""
 
 
-def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
+def find_ambiguities(plan: Plan) -> Iterator[Ambiguity]:
     """Yield each ambiguous pair that no `ambiguous_with` allows, in firing order."""
     for point in plan.order:
-        decisions = decisions_at(plan, point)
-        for first, then in _clashing(plan, point):
+        decisions = read_decisions(plan, point)
+        for first, then in _find_clashing_pairs(plan, point):
             if decisions.is_open(first, then):
-                yield Ambiguity(point, first, then, clash(plan.points[point], first, then))
+                yield Ambiguity(point, first, then, find_clashing_slots(plan.points[point], first, then))
 
 
-def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
+def _find_clashing_pairs(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
     """Yield the pairs of bindings of a point of which one writes what the other touches, in firing order."""
     bound = plan.at(point)
     parts = SlotParts(slot for binding in bound for slot in (*binding.reads, *binding.writes))
@@ -144,7 +144,7 @@ def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
         touching: set[int] = set()
         for slot in writes:
             touching |= readers[slot]
-            if not commutes(slot, plan.points[point]):
+            if not is_commuting(slot, plan.points[point]):
                 touching |= writers[slot]
         for slot in reads:
             touching |= writers[slot]
@@ -156,7 +156,7 @@ def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
             writers[slot].add(row)
 
 
-def clash(point: Point, first: Binding, then: Binding) -> tuple[str, ...]:
+def find_clashing_slots(point: Point, first: Binding, then: Binding) -> tuple[str, ...]:
     """Return the slots that one of them writes and the other one reads, or both write."""
     parts = SlotParts((*first.reads, *first.writes, *then.reads, *then.writes))
     first_writes = parts.of(first.writes)
@@ -164,9 +164,9 @@ def clash(point: Point, first: Binding, then: Binding) -> tuple[str, ...]:
     slots = first_writes & parts.of(then.reads)
     slots |= then_writes & parts.of(first.reads)
     for slot in first_writes & then_writes:
-        if not commutes(slot, point):
+        if not is_commuting(slot, point):
             slots.add(slot)
-    return widest(slots)
+    return select_widest_slots(slots)
 
 
 def count_pairs(ambiguous: Sequence[Ambiguity]) -> str:
@@ -174,13 +174,13 @@ def count_pairs(ambiguous: Sequence[Ambiguity]) -> str:
     if not ambiguous:
         return ""
     pairs = {(each.first.hook, each.then.hook) for each in ambiguous}
-    words = counted(len(pairs), "ambiguous pair")
+    words = format_count(len(pairs), "ambiguous pair")
     if len(ambiguous) == MAX_AMBIGUITIES:
         return f"at least {words}"
     return words
 
 
-def ways_to_state(first: str, then: str) -> tuple[str, str, str]:
+def make_order_statements(first: str, then: str) -> tuple[str, str, str]:
     """Return how a file says in which order two hooks must fire, either way, or that it does not matter."""
     return (
         f'{first} first, as now: after = ["{first}"] in [hooks.{then}]',
@@ -247,11 +247,11 @@ def loop_order(plan: Plan, a: str, b: str, validates_in_epoch: bool) -> LoopOrde
         first = upper
         then = lower
         common = loop.common(*(binding.point for binding in bound))
-    handovers = (_handover(plan, lifetimes, a, b), _handover(plan, lifetimes, b, a))
+    handovers = (_find_handover(plan, lifetimes, a, b), _find_handover(plan, lifetimes, b, a))
     return LoopOrder(first, then, common, tuple(places), tuple(each for each in handovers if each is not None))
 
 
-def _handover(plan: Plan, lifetimes: SlotLifetimes, writer: str, reader: str) -> SlotHandover | None:
+def _find_handover(plan: Plan, lifetimes: SlotLifetimes, writer: str, reader: str) -> SlotHandover | None:
     """Return what one hook hands on to another; None if that is nothing."""
     writes: list[str] = []
     reads: list[str] = []
@@ -261,11 +261,11 @@ def _handover(plan: Plan, lifetimes: SlotLifetimes, writer: str, reader: str) ->
         if binding.hook == reader:
             reads += binding.reads
     parts = SlotParts((*writes, *reads))
-    slots = widest(parts.of(writes) & parts.of(reads))
+    slots = select_widest_slots(parts.of(writes) & parts.of(reads))
     if not slots:
         return None
     stale_rounds = {}
-    for stale in lifetimes.stale_reads():
+    for stale in lifetimes.find_stale_reads():
         if stale.reader.hook == reader:
             stale_rounds[stale.slot] = stale.round
     shared = parts.of(slots)

@@ -13,12 +13,12 @@ from types import FunctionType
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import DEFAULT_POINTS
 from hookflow.hooks.adapter import HookAdapter, get_bases, get_package_name
 from hookflow.hooks.pytorch_arguments import PYTORCH_ARGUMENTS
-from hookflow.pipeline.registry import Offered, installed
+from hookflow.pipeline.registry import OfferedEntry, list_installed
 
-GROUP = "hookflow.adapters"
+ENTRY_POINT_GROUP = "hookflow.adapters"
 """The group of entry points by which a package offers adapters."""
 
 
@@ -50,12 +50,12 @@ BUILT_IN_ADAPTERS = (
 def list_entries() -> list[AdapterEntry]:
     """Return the entries of all adapters; those of hookflow come first."""
     entries = [*BUILT_IN_ADAPTERS]
-    for offers in installed(GROUP).values():
+    for offers in list_installed(ENTRY_POINT_GROUP).values():
         entries += [_entry_of_offer(offer) for offer in offers]
     return entries
 
 
-def _entry_of_offer(offer: Offered) -> AdapterEntry:
+def _entry_of_offer(offer: OfferedEntry) -> AdapterEntry:
     return AdapterEntry(offer.use, packages=(offer.name,), prefix=offer.name)
 
 
@@ -65,7 +65,7 @@ def load_adapter(place: str) -> HookAdapter:
     module, _, name = place.partition(":")
     adapter = getattr(import_module(module), name)
     if not isinstance(adapter, type) or not issubclass(adapter, HookAdapter):
-        message = f'the entry point "{place}" of {GROUP} is no HookAdapter'
+        message = f'the entry point "{place}" of {ENTRY_POINT_GROUP} is no HookAdapter'
         raise UserError(Problem(message))
     return adapter()
 
@@ -101,11 +101,11 @@ def _find_entries_of_use(use: str) -> list[AdapterEntry]:
     for entry in BUILT_IN_ADAPTERS:
         if entry.prefix == prefix:
             return [entry]
-    return [_entry_of_offer(offer) for offer in installed(GROUP).get(prefix, ())]
+    return [_entry_of_offer(offer) for offer in list_installed(ENTRY_POINT_GROUP).get(prefix, ())]
 
 
 def _describe_ambiguity(prefix: str, where: Where | None) -> Problem:
-    offers = installed(GROUP)[prefix]
+    offers = list_installed(ENTRY_POINT_GROUP)[prefix]
     packages = [offer.package for offer in offers]
     message = f'"{prefix}:" is ambiguous: {len(offers)} adapters of installed packages match'
     return Problem(message, where, f"uninstall all but one of {', '.join(packages)}")
@@ -137,7 +137,7 @@ def has_unknown_arguments(kind: type) -> bool:
     """Say whether a method of a class that is named like a point takes an argument that the point does not offer."""
     for base in get_bases(kind):
         members: dict[str, Any] = type.__getattribute__(base, "__dict__")
-        for point in POINTS:
+        for point in DEFAULT_POINTS:
             method = members.get(point.name)
             if not isinstance(method, FunctionType) or point.name in PYTORCH_ARGUMENTS:
                 continue

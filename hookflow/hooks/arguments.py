@@ -16,13 +16,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 from hookflow.pipeline.components import Component
-from hookflow.pipeline.load import Loaded, components
-from hookflow.pipeline.problems import refusals, wrong_value
-from hookflow.pipeline.references import as_written, environment_keys
+from hookflow.pipeline.load import Loaded, list_components
+from hookflow.pipeline.problems import describe_value_problem, iter_errors_by_key
+from hookflow.pipeline.references import as_written, iter_environment_keys
 from hookflow.pipeline.registry import registry_of
-from hookflow.pipeline.use import FOLDER, locate, module_file, refer, stand_in
+from hookflow.pipeline.use import PIPELINE_FOLDER, locate, make_stand_in, module_file, resolve_use
 
 OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world", "pipeline_dir")
 """Arguments that a data source is given where it takes them and the file does not give them."""
@@ -30,7 +30,7 @@ OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world", "pipeline_dir")
 OFFERED_TO_WRITERS = ("dir", "run_name", "run_id")
 """Arguments that a writer is given likewise: a folder of its own, and whose results these are."""
 
-VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+VARIADIC_KINDS = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 """Kinds of parameters that take any number of arguments."""
 
 
@@ -80,7 +80,7 @@ def named_arguments(function: Callable[..., Any], args: Mapping[str, Any] | Sequ
     return dict(zip(names, args, strict=False))
 
 
-def whole_arguments(function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+def complete_arguments(function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     """Return all arguments by name: those of a file, and the defaults of the others; None for what must be given."""
     result: dict[str, Any] = {}
     for parameter in parameters_of(function):
@@ -91,7 +91,7 @@ def whole_arguments(function: Callable[..., Any], args: Mapping[str, Any] | Sequ
     return result | named_arguments(function, args)
 
 
-def cannot_take(function: Callable[..., Any], *offered: object) -> str:
+def find_call_problem(function: Callable[..., Any], *offered: object) -> str:
     """Return why a function cannot be called with so many arguments; empty where it can, or that is unknown."""
     try:
         inspect.signature(function).bind(*offered)
@@ -102,7 +102,7 @@ def cannot_take(function: Callable[..., Any], *offered: object) -> str:
     return ""
 
 
-def wrong_arguments(
+def find_argument_problems(
     make: Callable[..., Any],
     args: Mapping[str, Any] | Sequence[Any],
     called: str,
@@ -123,7 +123,7 @@ def wrong_arguments(
     if public is None:
         public = args
     kinds = {parameter.kind for parameter in signature}
-    named = {parameter.name: parameter for parameter in signature if parameter.kind not in VARIADIC}
+    named = {parameter.name: parameter for parameter in signature if parameter.kind not in VARIADIC_KINDS}
     free = [name for name in named if name not in offered]
     takes = "it takes none"
     if free:
@@ -136,7 +136,7 @@ def wrong_arguments(
         provided = dict(zip(firsts, args, strict=False))
         places = {name: str(k) for k, name in enumerate(firsts)}
         if len(args) > len(firsts) and inspect.Parameter.VAR_POSITIONAL not in kinds:
-            count = counted(len(firsts), "argument")
+            count = format_count(len(firsts), "argument")
             yield Problem(f"{called} takes {count}, and is given {len(args)}", place(""), takes)
     for name, value in provided.items():
         where = place(places[name])
@@ -144,7 +144,7 @@ def wrong_arguments(
             message = f'{called}: "{name}" is what the point offers, so it cannot be given here'
             yield Problem(message, where, "give the argument another name")
         elif name in named or inspect.Parameter.VAR_KEYWORD in kinds:  # which may hand it on to a base
-            yield from _wrong_value(make, called, name, value, where, _value_at(public, places[name]))
+            yield from _find_value_problems(make, called, name, value, where, _value_at(public, places[name]))
         else:
             hint = nearest(name, free) or takes
             yield Problem(f'{called} takes no argument "{name}"', where, hint)
@@ -171,10 +171,10 @@ def _missing_arguments(
         yield Problem(message, where)
 
 
-def wrong_component(
+def find_component_problems(
     make: Callable[..., Any], part: Component, public: Component, key: str, place_of: Callable[[str], Where]
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the arguments of a component, by its key ("data.train"), as `wrong_arguments` does."""
+    """Yield what is wrong with the arguments of a component, by its key ("data.train"), as for those of a call."""
 
     def place(name: str) -> Where:
         return place_of(f"{key}.args.{name}" if name else f"{key}.use")
@@ -184,19 +184,19 @@ def wrong_component(
     filled: Sequence[str] = offered.get(kind, ())
     if key == "task" and not isinstance(make, type):
         filled = [p.name for p in parameters_of(make)][:2]  # the run and the batch, whatever it calls them
-    return wrong_arguments(make, part.args, key, place, filled, public=public.args)
+    return find_argument_problems(make, part.args, key, place, filled, public=public.args)
 
 
-def wrong_by_source(loaded: Loaded, base: Path) -> Iterator[Problem]:
-    """Yield what `wrong_component` does of each component whose signature its source shows; nothing is imported."""
-    public = components(loaded.public)
-    for key, part in components(loaded.pipeline).items():
+def find_source_problems(loaded: Loaded, base: Path) -> Iterator[Problem]:
+    """Yield what is wrong with the arguments of components whose source shows a signature; nothing is imported."""
+    public = list_components(loaded.public)
+    for key, part in list_components(loaded.pipeline).items():
         registry = registry_of(key)
         with suppress(UserError, ImportError, OSError, SyntaxError, RecursionError):  # `missing_components` names it
             module, name = locate(part.use, base, None, registry.short_names(part.use) if registry else {})
             file = base / module if module.endswith(".py") else module_file(module)
-            if file and (make := stand_in(file, name)):
-                yield from wrong_component(make, part, public[key], key, loaded.places.of)
+            if file and (make := make_stand_in(file, name)):
+                yield from find_component_problems(make, part, public[key], key, loaded.places.of)
 
 
 def find_class(
@@ -219,21 +219,21 @@ def find_class(
         for name, kind in vars(module).items()
         if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not name.startswith("_")
     }
-    kind = refer(component.use, FOLDER.get(), None, short)
+    kind = resolve_use(component.use, PIPELINE_FOLDER.get(), None, short)
     is_function = functions and callable(kind) and not isinstance(kind, type)
     if not is_function and not (isinstance(kind, type) and issubclass(kind, base)):
         message = f'"{component.use}" must be a subclass of {base.__qualname__}'
         raise UserError(Problem(message))
     name = called or component.use.rpartition(":")[2]
-    _refuse_arguments(kind, component.args, name, filled)
+    _check_arguments(kind, component.args, name, filled)
     return kind
 
 
-def _refuse_arguments(
+def _check_arguments(
     make: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any], called: str, filled: Collection[str]
 ) -> None:
     """Raise UserError, without a place, for all that is wrong with arguments."""
-    wrong = wrong_arguments(make, args, called, lambda _: Where(""), filled)
+    wrong = find_argument_problems(make, args, called, lambda _: Where(""), filled)
     problems = [replace(problem, where=None) for problem in wrong]
     if problems:
         raise UserError(problems)
@@ -252,11 +252,11 @@ def with_functions(value: Any) -> Any:
         return {name: with_functions(item) for name, item in value.items()}
     use = value["use"]
     args = value.get("args", {})
-    make = refer(use, FOLDER.get(), None)
+    make = resolve_use(use, PIPELINE_FOLDER.get(), None)
     if not callable(make):
         raise UserError(Problem(f'"{use}" must be a function or a class'))
     all_names = [parameter.name for parameter in parameters_of(make)]
-    _refuse_arguments(make, args, use, all_names)
+    _check_arguments(make, args, use, all_names)
     if isinstance(make, type):
         return make(**args)
     if args:
@@ -264,14 +264,14 @@ def with_functions(value: Any) -> Any:
     return make
 
 
-def _wrong_value(
+def _find_value_problems(
     make: Callable[..., Any], called: str, name: str, value: Any, where: Where, written: Any
 ) -> Iterator[Problem]:
     try:
         _as_annotated(make, name, value)
     except ValidationError as error:
         argument = f'{called}: "{name}"'
-        _, details = next(refusals(error))
+        _, details = next(iter_errors_by_key(error))
         key = ""
         if details["loc"]:
             key = str(details["loc"][-1])
@@ -285,8 +285,8 @@ def _wrong_value(
             message = f'{argument} has a table without the key "{key}"'
             hint = ""
         else:
-            reference = next((text for _, text in environment_keys(written)), "")
-            message, hint = wrong_value(details, argument, reference)
+            reference = next((text for _, text in iter_environment_keys(written)), "")
+            message, hint = describe_value_problem(details, argument, reference)
         yield Problem(message, where, hint)
 
 
@@ -363,7 +363,7 @@ def _type_for_class(kind: type, name: str) -> TypeAdapter[Any]:
             if function.__code__.co_filename == "<string>" and is_dataclass(base):
                 return _type_of_field(base, name)
             return _type_of(function, name)
-    return _adapter(Any, name, {})
+    return _make_type_adapter(Any, name, {})
 
 
 def _type_of_field(kind: type, name: str) -> TypeAdapter[Any]:
@@ -372,18 +372,18 @@ def _type_of_field(kind: type, name: str) -> TypeAdapter[Any]:
         declared = inspect.get_annotations(base)
         if name in declared:
             module = sys.modules.get(base.__module__)
-            return _adapter(declared[name], name, getattr(module, "__dict__", {}))
-    return _adapter(Any, name, {})
+            return _make_type_adapter(declared[name], name, getattr(module, "__dict__", {}))
+    return _make_type_adapter(Any, name, {})
 
 
 @cache
 def _type_of(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
     annotation = getattr(function, "__annotations__", {}).get(name, Any)
     written = inspect.unwrap(function)  # a decorator copies the annotations, and has other globals
-    return _adapter(annotation, name, getattr(written, "__globals__", {}))
+    return _make_type_adapter(annotation, name, getattr(written, "__globals__", {}))
 
 
-def _adapter(annotation: Any, name: str, namespace: dict[str, Any]) -> TypeAdapter[Any]:
+def _make_type_adapter(annotation: Any, name: str, namespace: dict[str, Any]) -> TypeAdapter[Any]:
     """Return the type that an annotation means; any type where its text means none."""
     only = SimpleNamespace(__annotations__={name: annotation})
     try:

@@ -128,10 +128,10 @@ FLAGS = (
     *("validates_average", "accumulates", "needs_length", "clips_gradients"),
     *("recomputes_statistics", "runs_backward_twice"),
 )
-SENTENCES = ("offload_blocker", "process_blocker", "attach_blocker")
+SENTENCE_CAPABILITIES = ("offload_blocker", "process_blocker", "attach_blocker")
 
 
-def holds_names(value: object) -> bool:
+def is_name_collection(value: object) -> bool:
     """Say whether a value is a collection of strings, and no string itself."""
     if not isinstance(value, Collection) or isinstance(value, str):
         return False
@@ -147,10 +147,10 @@ def _is_sentence(value: object) -> bool:
 
 
 def _is_flag_or_names(value: object) -> bool:
-    return isinstance(value, bool) or holds_names(value)
+    return isinstance(value, bool) or is_name_collection(value)
 
 
-def _holds_modes(value: object) -> bool:
+def _is_mode_mapping(value: object) -> bool:
     return isinstance(value, Mapping) and {*value.values()} <= {"min", "max"}
 
 
@@ -168,10 +168,10 @@ def _is_amount_or_none(value: object) -> bool:
 
 FIELD_CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {
     **dict.fromkeys(FLAGS, (_is_flag, "be True or False")),
-    **dict.fromkeys(SENTENCES, (_is_sentence, "be a sentence that says why")),
+    **dict.fromkeys(SENTENCE_CAPABILITIES, (_is_sentence, "be a sentence that says why")),
     "writes_outside": (_is_flag_or_names, 'be True or hold names of arguments, as writes_outside = ("out_dir",)'),
-    "frozen_at_start": (holds_names, 'hold globs over parameters, as frozen_at_start = ("body.*",)'),
-    "monitors": (_holds_modes, 'hold "min" or "max" by metric, as monitors = {"loss": "min"}'),
+    "frozen_at_start": (is_name_collection, 'hold globs over parameters, as frozen_at_start = ("body.*",)'),
+    "monitors": (_is_mode_mapping, 'hold "min" or "max" by metric, as monitors = {"loss": "min"}'),
     "saved_checkpoints": (_is_saved_checkpoints, "be of the type SavedCheckpoints, or None"),
     "exported_weights": (_is_exported_weights, "be of the type ExportedWeights, or None"),
 }

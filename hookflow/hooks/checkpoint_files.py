@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.checkpoint.planner import LoadPlan
 
-METADATA = ".metadata"
+METADATA_FILE = ".metadata"
 """The file of torch.distributed.checkpoint that names all shards in a folder."""
 
 
@@ -27,7 +27,7 @@ def state_key(section: str, name: str) -> str:
     return f"{section}_{name}"
 
 
-def lacks_optimizers(state: Mapping[str, Any]) -> bool:
+def is_without_optimizers(state: Mapping[str, Any]) -> bool:
     return not any(key.startswith("optimizer") for key in state)
 
 
@@ -71,7 +71,7 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
     there = {path.stem for path in checkpoint.glob("model*.pt")}
     if name in there:
         return dict(read_tensors(checkpoint / f"{name}.pt"))
-    if (checkpoint / METADATA).exists():
+    if (checkpoint / METADATA_FILE).exists():
         entries = read_tensors(checkpoint / "training.pt")
     else:
         entries = {}
@@ -88,7 +88,7 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
 def not_averages(checkpoint: Path, name: str) -> str:
     """Return words for the weights of a checkpoint's only model, where hooks keep others beside them, as `ema` does."""
     if name == "model":
-        averages = [f"{average}.pt" for average in averages_in(checkpoint)]
+        averages = [f"{average}.pt" for average in list_averages(checkpoint)]
     else:
         averages = []
     if averages:
@@ -96,10 +96,10 @@ def not_averages(checkpoint: Path, name: str) -> str:
     return ""
 
 
-def averages_in(checkpoint: Path) -> list[str]:
+def list_averages(checkpoint: Path) -> list[str]:
     """Return the names of the weights that hooks keep beside those of a checkpoint's only model: model_ema, …"""
     names = {path.stem for path in checkpoint.glob("model*.pt")}
-    if (checkpoint / METADATA).exists():
+    if (checkpoint / METADATA_FILE).exists():
         names.update(read_tensors(checkpoint / "training.pt", mmap=True))
     if "model" in names:
         return sorted(name for name in names if name.startswith("model_"))
@@ -148,8 +148,8 @@ def read_shards(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
     reader = FileSystemReader(folder)
     planner = DefaultLoadPlanner()
     try:
-        with (folder / METADATA).open("rb") as file:
-            metadata = _Metadata(file).load()
+        with (folder / METADATA_FILE).open("rb") as file:
+            metadata = _MetadataUnpickler(file).load()
         planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)  # as `load`, which warns of no group
         reader.set_up_storage_reader(metadata, is_coordinator=True)
         check_metadata(metadata, tensors)
@@ -195,25 +195,27 @@ def check_plan(plan: "LoadPlan", tensors: "Mapping[str, Tensor]") -> None:
             raise ValueError(f"{name} is not whole in them")
 
 
-class _Metadata(pickle.Unpickler):
-    """Reads a METADATA file, and nothing but the classes that it consists of."""
+class _MetadataUnpickler(pickle.Unpickler):
+    """Reads a METADATA_FILE, and nothing but the classes that it consists of."""
 
     def find_class(self, module: str, name: str) -> Any:
         import torch
 
         module = module.removesuffix("._local")  # Python 3.13 alone has it in the names of paths
-        if name in KNOWN.get(module, ()) or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+        if name in ALLOWED_CLASSES.get(module, ()) or (
+            module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        ):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{METADATA} holds more than data: {module}.{name}")
+        raise pickle.UnpicklingError(f"{METADATA_FILE} holds more than data: {module}.{name}")
 
 
-STORAGE = {f"{of}StorageMetadata" for of in ("Tensor", "Bytes", "Chunk")}
-PLACES = {"Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "_MEM_FORMAT_ENCODING"}
-KNOWN = {
-    "torch.distributed.checkpoint.metadata": STORAGE | PLACES,
+STORAGE_CLASSES = {f"{of}StorageMetadata" for of in ("Tensor", "Bytes", "Chunk")}
+METADATA_CLASSES = {"Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "_MEM_FORMAT_ENCODING"}
+ALLOWED_CLASSES = {
+    "torch.distributed.checkpoint.metadata": STORAGE_CLASSES | METADATA_CLASSES,
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
     "torch.serialization": {"_get_layout"},
     "torch": {"Size"},
     "pathlib": {"PosixPath"},
 }
-"""The classes in a METADATA file, by module; beside them there are dtypes."""
+"""The classes in a METADATA_FILE, by module; beside them there are dtypes."""

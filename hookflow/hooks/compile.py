@@ -8,22 +8,22 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
-from hookflow.errors import Problem, UserError, Where, by_place, nearest
+from hookflow.errors import Problem, UserError, Where, make_place_key, nearest
 from hookflow.graph.completion import NodeAdditions
-from hookflow.graph.groups import GroupExpander, plan_groups
+from hookflow.graph.groups import GroupExpander, make_planned_groups
 from hookflow.graph.lifetimes import find_doubtful_lifetimes
 from hookflow.graph.offload import (
     MAIN_THREAD_POINTS,
-    OFFERED,
-    OWNED,
+    OFFERED_ATTRIBUTES,
+    OWNED_SLOTS,
     OffloadRequest,
     ThrottleRequest,
     check_throttling,
 )
 from hookflow.graph.order import PlanRequests, compile_plan
 from hookflow.graph.plan import DeclaredBinding, EdgeSpec, Node, Nodes, Plan, WantedPlaces
-from hookflow.graph.points import POINTS, Point, Points
-from hookflow.graph.schedule import Length, surely_fires
+from hookflow.graph.points import DEFAULT_POINTS, Point, Points
+from hookflow.graph.schedule import Length, is_sure_to_fire
 from hookflow.graph.slots import root
 from hookflow.hooks.adapter import find_adapter_edges, find_adapter_problems, group_by_adapter
 from hookflow.hooks.base import Hook
@@ -36,22 +36,22 @@ from hookflow.hooks.spec import FindHook
 from hookflow.hooks.table import HookTable
 from hookflow.hooks.uses import (
     Source,
-    calls_for_all_ranks,
-    collectives,
+    find_collective_problems,
+    find_collectives,
+    find_refused_calls,
     find_scalars,
+    find_undeclared_slots,
+    find_uses,
     in_words,
-    refused_calls,
     source_of,
-    undeclared_slots,
-    uses,
 )
-from hookflow.pipeline.load import Loaded, uncollected
+from hookflow.pipeline.load import Loaded, pause_garbage_collection
 from hookflow.pipeline.schema import HookNode, RunSection
-from hookflow.user_code import explained, is_ctrl_c, is_ours
+from hookflow.user_code import describe_error, is_ctrl_c, is_ours
 
 
 @contextmanager
-def looking_at(use: str, where: Where | None = None, owner: str = "") -> Iterator[None]:
+def report_inspection_errors(use: str, where: Where | None = None, owner: str = "") -> Iterator[None]:
     """Raise UserError at `where` for what is raised by something that is only looked at; `owner` begins the message.
 
     UserError and KeyboardInterrupt propagate.
@@ -61,11 +61,11 @@ def looking_at(use: str, where: Where | None = None, owner: str = "") -> Iterato
     except BaseException as error:
         if is_ours(error) or is_ctrl_c(error):
             raise
-        message, *chain = explained(error)
+        message, *chain = describe_error(error)
         raise UserError(Problem(f"{owner}looking at {use} raises {message}", where, "\n    ".join(chain))) from None
 
 
-@uncollected()
+@pause_garbage_collection()
 def compile_pipeline(
     loaded: Loaded,
     base: Path | None = None,
@@ -81,7 +81,7 @@ def compile_pipeline(
     Unless it `imports`, only the pipeline file's own words are known of the user's hooks.
     Raises UserError with everything that is wrong with the hooks: names, arguments, points, edges, cycles.
     """
-    points, problems = own_points(loaded)
+    points, problems = read_own_points(loaded)
     declared = loaded.pipeline.hooks
     if imports:
         find = find_hook
@@ -92,16 +92,16 @@ def compile_pipeline(
     for name, declaration in declared.items():
         if not declaration.enabled:
             disabled.append(name)
-    disabled += _replaced_defaults(declared, hooks)
+    disabled += _list_replaced_defaults(declared, hooks)
     entries = {name: group.hooks for name, group in loaded.pipeline.groups.items()}
-    groups, wrong_groups = plan_groups(entries, list(declared), disabled, loaded.places.of)
+    groups, wrong_groups = make_planned_groups(entries, list(declared), disabled, loaded.places.of)
     problems += wrong_groups
     expander = GroupExpander(groups)
     enabled = [name for name in declared if name not in disabled]
     inspected = _inspect_hooks(enabled, loaded, hooks, points, expander)
     problems += inspected.problems
     problems += expander.problems
-    problems += inspected.wrong_together(loaded, points)
+    problems += inspected.find_joint_problems(loaded, points)
     scalars = find_scalars(inspected.nodes, inspected.sources)
     problems += scalars.problems
     additions = NodeAdditions(
@@ -110,20 +110,20 @@ def compile_pipeline(
         reads=scalars.reads,
         writes=scalars.writes,
     )
-    requests = PlanRequests(inspected.offload_requests(), shuffle, wanted)
+    requests = PlanRequests(inspected.make_offload_requests(), shuffle, wanted)
     plan: Plan | None = None
     try:
         run_name = loaded.pipeline.run.name
         plan = compile_plan(run_name, inspected.nodes, disabled, points, groups, additions, requests)
-        throttling = check_throttling(plan, inspected.throttle_requests(), inspected.nodes)
+        throttling = check_throttling(plan, inspected.make_throttle_requests(), inspected.nodes)
         problems += throttling.problems
     except UserError as error:
         problems += error.problems
     if problems or plan is None:
-        raise UserError(sorted(problems, key=by_place))
+        raise UserError(sorted(problems, key=make_place_key))
     warnings = list(inspected.warnings)
-    warnings += undeclared_slots(plan, inspected.nodes, inspected.sources)
-    warnings += misjudged_averages(plan, inspected.tables)
+    warnings += find_undeclared_slots(plan, inspected.nodes, inspected.sources)
+    warnings += find_misjudged_averages(plan, inspected.tables)
     doubtful, notes = find_doubtful_lifetimes(plan, inspected.nodes, loaded.pipeline.run.validates.by_iterations)
     return replace(
         plan,
@@ -153,24 +153,24 @@ class InspectedHooks:
         """Return by hook the points at which it is prepended, each with the place where the file says so."""
         return {name: table.prepended for name, table in self.tables.items()}
 
-    def offload_requests(self) -> dict[str, OffloadRequest]:
+    def make_offload_requests(self) -> dict[str, OffloadRequest]:
         requests = {}
         for name, table in self.tables.items():
-            requests[name] = _offload_request(table, self.nodes[name], self.sources[name])
+            requests[name] = _make_offload_request(table, self.nodes[name], self.sources[name])
         return requests
 
-    def throttle_requests(self) -> dict[str, ThrottleRequest]:
+    def make_throttle_requests(self) -> dict[str, ThrottleRequest]:
         requests = {}
         for name, table in self.tables.items():
             if table.table.over_budget == "throttle":
-                requests[name] = _throttle_request(table)
+                requests[name] = _make_throttle_request(table)
         return requests
 
-    def wrong_together(self, loaded: Loaded, points: Points) -> list[Problem]:
+    def find_joint_problems(self, loaded: Loaded, points: Points) -> list[Problem]:
         """Return what is wrong with hooks beside one another, and with the keys of the run."""
-        problems = [*wrong_comm_hooks(self.nodes)]
-        problems += wrong_retries(self.nodes, points)
-        problems += wrong_backward_twice(self.tables, loaded.pipeline.run)
+        problems = [*find_comm_hook_problems(self.nodes)]
+        problems += find_retry_problems(self.nodes, points)
+        problems += find_double_backward_problems(self.tables, loaded.pipeline.run)
         problems += wrong_rate_setters(self.nodes, loaded.pipeline.run)
         if loaded.pipeline.run.is_endless and not loaded.is_attached:
             problems += wrong_without_end(self.nodes, self.tables, self.classes())
@@ -192,21 +192,21 @@ def _inspect_hooks(
 ) -> InspectedHooks:
     """Return what each of these hooks is; what looking at one raises becomes a problem."""
     inspected = InspectedHooks()
-    comes = partial(surely_fires, points=points, length=Length.of(loaded.pipeline))
+    comes = partial(is_sure_to_fire, points=points, length=Length.of(loaded.pipeline))
     for name in names:
         declaration = loaded.pipeline.hooks[name]
         try:
-            with looking_at(declaration.use, loaded.places.of(f"hooks.{name}.use"), f'hook "{name}": '):
+            with report_inspection_errors(declaration.use, loaded.places.of(f"hooks.{name}.use"), f'hook "{name}": '):
                 table = HookTable(name, declaration, loaded, hooks.inspect, points)
                 node = table.node(expander)
                 inspected.problems += table.problems
                 methods = dict.fromkeys(bound.method for bound in node.bound)
                 sources = {method: source_of(table.hook, method) for method in methods}
                 inspected.sources[name] = sources
-                refused = refused_calls(sources, node, comes)
+                refused = find_refused_calls(sources, node, comes)
                 inspected.problems += refused.errors
                 inspected.warnings += refused.warnings
-                inspected.warnings += calls_for_all_ranks(sources, node)
+                inspected.warnings += find_collective_problems(sources, node)
                 inspected.nodes[name] = node
                 inspected.tables[name] = table
         except UserError as error:
@@ -214,11 +214,11 @@ def _inspect_hooks(
     return inspected
 
 
-BELONGS = (frozenset(dir(Run)) | Run.__annotations__.keys()) - OFFERED
+TRAINING_ATTRIBUTES = (frozenset(dir(Run)) | Run.__annotations__.keys()) - OFFERED_ATTRIBUTES
 """The attributes of the run that belong to the training thread."""
 
 
-def _offload_request(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> OffloadRequest:
+def _make_offload_request(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> OffloadRequest:
     """Return the keys of a hook's table about its thread, and the first obstacle in its source."""
     keys = table.table
     timeout = 0.0
@@ -233,7 +233,7 @@ def _offload_request(table: HookTable, node: Node, sources: Mapping[str, Source 
     bound = [each for each in node.bound if (each.point, each.half) in at]
     obstacle = ""
     if offload:
-        obstacle = next(_obstacles(table, bound, sources), "")
+        obstacle = next(_iter_obstacles(table, bound, sources), "")
     if offload == "process":
         obstacle = obstacle or table.capabilities.process_blocker
     if {True, "process"} <= {each for each, _ in wanted.values()}:
@@ -241,13 +241,13 @@ def _offload_request(table: HookTable, node: Node, sources: Mapping[str, Source 
     return OffloadRequest(offload, at, keys.queue, keys.when_full, timeout, where, obstacle)
 
 
-def _throttle_request(table: HookTable) -> ThrottleRequest:
+def _make_throttle_request(table: HookTable) -> ThrottleRequest:
     where = table.places.of(f"hooks.{table.name}.over_budget")
     stateful = getattr(table.hook, "state_dict", Hook.state_dict) is not Hook.state_dict
     return ThrottleRequest(where, stateful, table.capabilities.offload_blocker)
 
 
-def _obstacles(
+def _iter_obstacles(
     table: HookTable, bound: Sequence[DeclaredBinding], sources: Mapping[str, Source | None]
 ) -> Iterator[str]:
     if table.capabilities.offload_blocker:
@@ -256,10 +256,12 @@ def _obstacles(
         yield "it takes in the numbers of every iteration in the training thread"
     for binding in bound:
         copied = {"model", "grads"} & {root(slot) for slot in binding.reads}
-        for use in uses(sources[binding.method], BELONGS if copied else BELONGS | {"model", "models"}):
-            undeclared = ", and does not declare that it reads model" * (use.name in OFFERED)
+        for use in find_uses(
+            sources[binding.method], TRAINING_ATTRIBUTES if copied else TRAINING_ATTRIBUTES | {"model", "models"}
+        ):
+            undeclared = ", and does not declare that it reads model" * (use.name in OFFERED_ATTRIBUTES)
             yield f"it uses run.{use.name} ({in_words(use.where)}){undeclared}"
-        for name, place in collectives(sources[binding.method]):
+        for name, place in find_collectives(sources[binding.method]):
             yield f"it calls {name} ({in_words(place)}), which belongs to the training thread"
 
 
@@ -282,7 +284,7 @@ class _HookFinder:
         return self._inspected(use)
 
 
-def _replaced_defaults(declared: Mapping[str, HookNode], hooks: _HookFinder) -> list[str]:
+def _list_replaced_defaults(declared: Mapping[str, HookNode], hooks: _HookFinder) -> list[str]:
     """Return the default hooks that give way: another hook's class is theirs, or derived from it."""
     defaults = {name: hooks.find(hook.use, None) for name, hook in declared.items() if hook.default}
     others: list[Callable[..., Any]] = []
@@ -294,16 +296,16 @@ def _replaced_defaults(declared: Mapping[str, HookNode], hooks: _HookFinder) -> 
     return [name for name, kind in defaults.items() if any(issubclass(item, kind) for item in classes)]  # type: ignore[arg-type]
 
 
-def own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
+def read_own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
     """Return all points of the pipeline, and what is wrong with its own ones, which are then left out."""
     problems: list[Problem] = []
     own: list[Point] = []
-    points = POINTS
+    points = DEFAULT_POINTS
     for name, declared in loaded.pipeline.points.items():
-        wrong = [*_wrong_point_name(name, points, loaded)]
+        wrong = [*_find_point_name_problems(name, points, loaded)]
         if declared.follows not in points:
             wrong.append(_unknown_followed_point(name, declared.follows, points, loaded))
-        wrong += _wrong_offers(name, declared.offers, loaded)
+        wrong += _find_offer_problems(name, declared.offers, loaded)
         if wrong:
             problems += wrong
             continue
@@ -315,7 +317,7 @@ def own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
     return points, problems
 
 
-def _wrong_point_name(name: str, points: Points, loaded: Loaded) -> Iterator[Problem]:
+def _find_point_name_problems(name: str, points: Points, loaded: Loaded) -> Iterator[Problem]:
     """Yield why a point of the pipeline cannot be called so; `points` are those before it."""
     where = loaded.places.of(f"points.{name}")
     if name in points:
@@ -337,7 +339,7 @@ def _unknown_followed_point(name: str, followed: str, points: Points, loaded: Lo
     return Problem(message, where, hint)
 
 
-def _wrong_offers(name: str, offers: Sequence[str], loaded: Loaded) -> Iterator[Problem]:
+def _find_offer_problems(name: str, offers: Sequence[str], loaded: Loaded) -> Iterator[Problem]:
     """Yield what is wrong with the arguments that a point of the pipeline offers."""
     for k, argument in enumerate(offers):
         where = loaded.places.of(f"points.{name}.offers.{k}")
@@ -354,7 +356,7 @@ def _can_be_name(text: str) -> bool:
     return text.isidentifier() and not iskeyword(text)
 
 
-def wrong_comm_hooks(nodes: Nodes) -> Iterator[Problem]:
+def find_comm_hook_problems(nodes: Nodes) -> Iterator[Problem]:
     """Yield what is wrong with the hooks at `ddp_comm`: a second one, and one that would not act on all ranks alike."""
     bound = [node for node in nodes.values() if any(item.point == "ddp_comm" for item in node.bound)]
     for node in bound:
@@ -371,32 +373,32 @@ def wrong_comm_hooks(nodes: Nodes) -> Iterator[Problem]:
             yield Problem(f"{message}: after an error the other ranks would hang", node.where, 'on_error = "raise"')
 
 
-def wrong_retries(nodes: Nodes, points: Points) -> Iterator[Problem]:
+def find_retry_problems(nodes: Nodes, points: Points) -> Iterator[Problem]:
     """Yield each hook that cannot be called again after it has raised: a second call has to begin as the first did."""
     for node in nodes.values():
         if not node.hook.retry:
             continue
         for binding in node.bound:
-            obstacle = _obstacle_to_retry(binding, points[binding.point])
+            obstacle = _find_retry_obstacle(binding, points[binding.point])
             if obstacle:
                 message = f'"{node.hook.name}" at {binding.point} cannot have retry: {obstacle}'
                 yield Problem(message, node.where, 'leave retry out; on_error = "ignore" goes on without the firing')
                 break
 
 
-def _obstacle_to_retry(binding: DeclaredBinding, point: Point) -> str:
+def _find_retry_obstacle(binding: DeclaredBinding, point: Point) -> str:
     """Return why a binding cannot be called again; empty where it can."""
     if binding.half != "whole":
         return "it is half of an around"
     if point.kind not in ("standard", "step", "own"):
         return "PyTorch calls it in the middle of its own work"
-    changed = [slot for slot in binding.writes if root(slot) in OWNED]
+    changed = [slot for slot in binding.writes if root(slot) in OWNED_SLOTS]
     if changed:
         return f"it writes {changed[0]}, which its first call may have changed"
     return ""
 
 
-def wrong_backward_twice(tables: Mapping[str, HookTable], run: RunSection) -> Iterator[Problem]:
+def find_double_backward_problems(tables: Mapping[str, HookTable], run: RunSection) -> Iterator[Problem]:
     """Yield each hook that computes the gradients of a batch twice where the keys of [run] leave no second time."""
     obstacles = {
         "run.accumulate adds up those of several batches": run.accumulate.most > 1,
@@ -448,7 +450,7 @@ def wrong_without_end(
             yield Problem(message, node.where, "write amounts in epochs or iterations, or give the run a length")
 
 
-def misjudged_averages(plan: Plan, tables: Mapping[str, HookTable]) -> Iterator[Problem]:
+def find_misjudged_averages(plan: Plan, tables: Mapping[str, HookTable]) -> Iterator[Problem]:
     """Yield each hook that ranks checkpoints by the metrics of an average which is not its own.
 
     If a model has several averages, the hook that comes last at `before_val` sets the weights.

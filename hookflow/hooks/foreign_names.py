@@ -43,13 +43,13 @@ def _find_foreign_base(hook: type, points: Points) -> Issue | None:
         for base in hook.__mro__:
             if base.__name__ == names.base and get_package_name(base) in names.packages:
                 message = f"{hook.__name__} is a hook of {names.framework} ({base.__module__}.{base.__name__})"
-                members = _own_members(hook, names.packages)
+                members = _list_own_members(hook, names.packages)
                 translated = _translate_members(members, names, points)
                 return message, format_translation(translated) or PLAIN_HOOK_HINT
     return None
 
 
-def _own_members(hook: type, packages: Collection[str]) -> dict[str, Any]:
+def _list_own_members(hook: type, packages: Collection[str]) -> dict[str, Any]:
     """Return the members of a class that no class of these packages defines."""
     members: dict[str, Any] = {}
     for base in hook.__mro__:

@@ -15,12 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.graph.plan import PHASES, RANKS, Half
+from hookflow.graph.plan import PHASES, RANK_CHOICES, Half
 from hookflow.graph.points import POINT_LIKE, Points
 from hookflow.graph.slots import Verb
-from hookflow.hooks.arguments import VARIADIC, argument_type, first_names, parameters_of
+from hookflow.hooks.arguments import VARIADIC_KINDS, argument_type, first_names, parameters_of
 from hookflow.hooks.base import Hook
-from hookflow.hooks.capabilities import find_wrong_capabilities, holds_names, read_capabilities
+from hookflow.hooks.capabilities import find_wrong_capabilities, is_name_collection, read_capabilities
 from hookflow.hooks.foreign_names import (
     find_foreign_arguments,
     find_foreign_class,
@@ -33,7 +33,7 @@ from hookflow.hooks.registry import NotImported
 from hookflow.pipeline.problems import type_words
 from hookflow.pipeline.source_map import as_toml
 
-LIKENESS = 0.78
+MISSPELLING_RATIO = 0.78
 """From here on a method's name is a point's, misspelt, to difflib; "forward_post" is, and "save_model" is not."""
 
 Issue = tuple[str, str]
@@ -54,7 +54,7 @@ class Method:
     names: tuple[str, ...] = ()
 
 
-def about(hook: Callable[..., Any]) -> str:
+def read_summary(hook: Callable[..., Any]) -> str:
     """Return the first line of the hook's docstring; what it inherits from `Hook` says nothing of it."""
     message = inspect.getdoc(hook.func if isinstance(hook, partial) else hook) or ""
     if message == inspect.getdoc(Hook):
@@ -62,7 +62,7 @@ def about(hook: Callable[..., Any]) -> str:
     return message.partition("\n")[0]
 
 
-def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
+def find_methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
     """Return the methods of a hook's class that belong to points, and what is wrong with them."""
     helpers = [name for name, _ in inspect.getmembers_static(hook) if _is_helper(hook, name, points)]
     foreign = find_foreign_class(hook, points, helpers)
@@ -71,10 +71,10 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
     result: list[Method] = []
     issues: list[Issue] = []
     for name, attribute in inspect.getmembers_static(hook):
-        if name in helpers or not _meant(name, attribute, points):
+        if name in helpers or not _is_meant_for_point(name, attribute, points):
             continue
         called = f"{hook.__name__}.{name}"
-        places = places_of(name, points)
+        places = find_places_of_method(name, points)
         if not places:
             message = f"{called} is named like a point, but there is no such point"
             way_out = f'a helper is called "_{name}", or its class lists its points: points = ("…",)'
@@ -90,12 +90,12 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
         takes = match_pytorch_order(parameters_of(attribute)[1:], names, places[0][0], points) or names
         issues += _not_offered(called, takes, places[0][0], offers)
         result += (Method(point, name, half, takes) for point, half in places)
-    if not result and not issues and not makes_callables(hook) and hook is not NotImported:
+    if not result and not issues and not is_callable_class(hook) and hook is not NotImported:
         issues.append((f"{hook.__name__} has no method named like a point, so it would never fire", ""))
     return result, issues
 
 
-def slots(
+def read_slots(
     hook: Callable[..., Any], kind: Verb, names: Collection[str]
 ) -> tuple[dict[str, tuple[str, ...]], list[Issue]]:
     """Return the slots that each method of `names` reads or writes, as the class says, and what is wrong with that."""
@@ -109,46 +109,46 @@ def slots(
     for name in by_method:
         if name not in names and hook is not NotImported:
             issues.append((f'{called} names the unknown method "{name}"', nearest(str(name), names)))
-    if not all(map(holds_names, by_method.values())):
+    if not all(map(is_name_collection, by_method.values())):
         return {}, [*issues, (f'{called} must hold names of slots, as {kind} = {{"model"}}', "")]
     return {name: tuple(sorted(touched)) for name, touched in by_method.items()}, issues
 
 
 def names_of(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
-    """Return the names that an attribute holds; none if it holds anything else, which `wrong_attributes` reports."""
+    """Return the names that an attribute holds; none if it holds anything else, which `find_place_issues` reports."""
     names = getattr(hook, key, ())
-    if holds_names(names):
+    if is_name_collection(names):
         return tuple(names)
     return ()
 
 
 def points_for(hook: Callable[..., Any], args: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the points of a hook with these arguments; None: wherever it has a method."""
-    if isinstance(hook, type) and issubclass(hook, Hook) and holds_names(chosen := hook.points_for(args)):
+    if isinstance(hook, type) and issubclass(hook, Hook) and is_name_collection(chosen := hook.points_for(args)):
         return tuple(chosen or ())
     if getattr(hook, "points", None) is None:
         return None
     return names_of(hook, "points")
 
 
-def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue]:
+def find_place_issues(hook: Callable[..., Any], points: Points) -> Iterator[Issue]:
     """Yield what is wrong with what a hook says of its place among others: phase, points and edges."""
     called = getattr(hook, "__name__", type(hook).__name__)
-    for key, known in (("phase", PHASES), ("ranks", RANKS)):
+    for key, known in (("phase", PHASES), ("ranks", RANK_CHOICES)):
         stated = getattr(hook, key, getattr(Hook, key))
         if stated not in known:
             yield f"{called}.{key} must be one of {', '.join(known)}, not {stated!r}", nearest(str(stated), known)
     for kind in ("after", "before", "requires", "points", "modules", "parameters", "settable"):
         names = getattr(hook, kind, ())
-        if not _states_names(hook, kind, names, points):
+        if not _is_for_hookflow(hook, kind, names, points):
             continue
-        if not holds_names(names):
+        if not is_name_collection(names):
             yield f'{called}.{kind} must hold names, as {kind} = ("…",)', ""
         elif kind == "points":
-            yield from _points_without_method(hook, called, names, points)
+            yield from _find_points_without_method(hook, called, names, points)
 
 
-def _states_names(hook: Callable[..., Any], kind: str, value: object, points: Points) -> bool:
+def _is_for_hookflow(hook: Callable[..., Any], kind: str, value: object, points: Points) -> bool:
     """Return whether the value of an attribute is meant for hookflow."""
     if inspect.isroutine(value):  # a method of the name says nothing: `nn.Module.modules`
         return False
@@ -163,7 +163,7 @@ def _states_names(hook: Callable[..., Any], kind: str, value: object, points: Po
     return True
 
 
-def _points_without_method(
+def _find_points_without_method(
     hook: Callable[..., Any], called: str, names: Iterable[str], points: Points
 ) -> Iterator[Issue]:
     """Yield an issue for each of the points that a class lists and has no method for."""
@@ -178,16 +178,16 @@ def _points_without_method(
 def half_a_state(hook: type) -> Iterator[Issue]:
     """Yield the method that a hook with a state lacks, or has from `Hook`, which keeps nothing."""
     for has, lacks in permutations(("state_dict", "load_state_dict")):
-        if _defines(hook, has) and not _defines(hook, lacks):
+        if _has_own_method(hook, has) and not _has_own_method(hook, lacks):
             yield f"{hook.__name__} defines {has}() and no {lacks}()", "a resume needs both"
 
 
-def _defines(hook: type, name: str) -> bool:
+def _has_own_method(hook: type, name: str) -> bool:
     """Say whether a class has a method that is not that of `Hook`."""
     return getattr(hook, name, None) not in (None, getattr(Hook, name))
 
 
-def makes_callables(hook: type) -> bool:
+def is_callable_class(hook: type) -> bool:
     """Say whether the objects of a class can be called, as plain functions are."""
     return any("__call__" in vars(base) for base in hook.__mro__)
 
@@ -219,7 +219,7 @@ def call_at(
     offers = points[point].offers
     names = tuple(name for name in _names(function, offers)[first:] if name not in provided)
     takes = (in_order and match_pytorch_order(parameters_of(function)[first:], names, point, points)) or names
-    wrong = filter(None, (_never_runs(function, point, points), _takes_anything(function)))
+    wrong = filter(None, (_find_generator_issue(function, point, points), _find_catch_all_issue(function)))
     issues = [(f"{called} {message}", hint) for message, hint in wrong]
     foreign = find_foreign_arguments(function, called, provided)
     if foreign is not None:
@@ -228,20 +228,20 @@ def call_at(
     return Method(point, "", "whole", takes, names), issues
 
 
-def _takes_anything(function: Callable[..., Any]) -> Issue | None:
+def _find_catch_all_issue(function: Callable[..., Any]) -> Issue | None:
     if (getattr(function, "__module__", None) or "").partition(".")[0] in sys.stdlib_module_names:
         return None
     kinds = set()
     for p in parameters_of(function):
         if p.name != "self":
             kinds.add(p.kind)
-    if not kinds or kinds - VARIADIC:
+    if not kinds or kinds - VARIADIC_KINDS:
         return None
     hint = "a decorator keeps the names of what it wraps by functools.wraps"
     return "has only *args / **kwargs; name the arguments", hint
 
 
-def _meant(name: str, attribute: Any, points: Points) -> bool:
+def _is_meant_for_point(name: str, attribute: Any, points: Points) -> bool:
     """Say whether an attribute of a class is meant to be called at a point, be it misspelt or no method at all."""
     if name in points.names:
         return attribute is not None  # which is how a class does away with a method that it inherits
@@ -259,7 +259,7 @@ def _is_helper(hook: type, name: str, points: Points) -> bool:
     if name in points.names:
         return False
     for kind in hook.__mro__:
-        if kind is not Hook and holds_names(vars(kind).get("points")):
+        if kind is not Hook and is_name_collection(vars(kind).get("points")):
             return True
         if name in vars(kind):
             return False
@@ -270,7 +270,7 @@ def _is_misspelt(name: str, points: Points) -> bool:
     """Say whether a name is nearly that of a point; one that ends a point's (`save_checkpoint`) is a good name."""
     if any(point.endswith(f"_{name}") for point in points.names):
         return False
-    return bool(get_close_matches(name, points.names, 1, LIKENESS))
+    return bool(get_close_matches(name, points.names, 1, MISSPELLING_RATIO))
 
 
 def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:
@@ -278,14 +278,14 @@ def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:
         return "must be a plain method, which takes self", ""
     if not inspect.isfunction(attribute):
         return f"must be a plain method, not a {type(attribute).__name__}", "def it, and call what it holds from there"
-    anything = _takes_anything(attribute)
+    anything = _find_catch_all_issue(attribute)
     if anything:
         return anything
     if name.startswith("around_"):
         if inspect.isgeneratorfunction(attribute):
             return None
         return ("must be a generator that yields once", "")
-    dead = _never_runs(attribute, name, points)
+    dead = _find_generator_issue(attribute, name, points)
     if dead:
         return dead
     first = next(iter(inspect.signature(attribute).parameters), "")
@@ -294,7 +294,7 @@ def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:
     return ("must take self first", "")
 
 
-def _never_runs(function: Callable[..., Any], point: str, points: Points) -> Issue | None:
+def _find_generator_issue(function: Callable[..., Any], point: str, points: Points) -> Issue | None:
     if not inspect.isroutine(function) and not isinstance(function, partial):
         function = type(function).__call__
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
@@ -312,18 +312,18 @@ def _names(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ..
     """Return the arguments that a point must fill: those without a default, and those that it offers by that name."""
     names = []
     for parameter in parameters_of(function):
-        if parameter.kind in VARIADIC:
+        if parameter.kind in VARIADIC_KINDS:
             continue
         if parameter.default is parameter.empty or parameter.name in offers:
             names.append(parameter.name)
     return tuple(names)
 
 
-def places_of(name: str, points: Points) -> list[tuple[str, Half]]:
+def find_places_of_method(name: str, points: Points) -> list[tuple[str, Half]]:
     """Return the points where a method of this name is called, an `around` at two; none if there is no such point."""
     if name in points:
         return [(name, "whole")]
-    both = points.points_of_around(name)
+    both = points.find_points_of_around(name)
     if both is None:
         return []
     opening, closing = both
@@ -353,25 +353,25 @@ class Inspection:
 
     def __init__(self, hook: Callable[..., Any], points: Points) -> None:
         self.hook = hook
-        self.about = about(hook)
+        self.about = read_summary(hook)
         self.capabilities = read_capabilities(hook)
         self.methods: list[Method] = []
         self.issues: list[Issue] = []
         if isinstance(hook, type):
-            self.methods, self.issues = methods(hook, points)
-        self.issues += wrong_attributes(hook, points)
+            self.methods, self.issues = find_methods(hook, points)
+        self.issues += find_place_issues(hook, points)
         self.issues += find_wrong_capabilities(hook)
         if isinstance(hook, type):
             self.issues += half_a_state(hook)
         self.method_names = dict.fromkeys([method.name for method in self.methods] or [""])
         self.names = cache(partial(names_of, hook))
-        self.slots = cache(partial(slots, hook, names=self.method_names))
+        self.slots = cache(partial(read_slots, hook, names=self.method_names))
 
 
-EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
+EXAMPLE_VALUES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
 """Values for an argument that must be given; the first that is allowed is as good as any."""
 
-COMMON = {"name", "input"}
+COMMON_ARGUMENTS = {"name", "input"}
 """Arguments that functions of all kinds take: one that takes nothing else is hardly a hook."""
 
 
@@ -410,11 +410,11 @@ class Description(Inspection):
         bound = [method for method in self.methods if wanted is None or {method.point, method.name} & set(wanted)]
         self.bound = [method.name for method in bound]
         self.elsewhere = "where `points` says"
-        if is_class and _points_depend_on_arguments(hook):
+        if is_class and _has_variable_points(hook):
             self.elsewhere = "where an argument or `points` says"
         self.fits = ""
         if not is_class:
-            self.fits = fitting_point(hook, points) or ""
+            self.fits = find_fitting_point(hook, points) or ""
         bound_points = [method.point for method in bound]
         if self.fits:
             bound_points = [self.fits]
@@ -423,19 +423,19 @@ class Description(Inspection):
         self._needs = [key for key, globs in picks.items() if not globs]
         self.reads, wrong_reads = self.slots("reads")
         self.writes, wrong_writes = self.slots("writes")
-        self.place = self._stated_place(picks)
+        self.place = self._read_stated_place(picks)
         offered: set[str] = set()
         if not is_class:
             for point in points:
                 offered.update(point.offers)
-        self.arguments = list(_arguments(hook, offered))
+        self.arguments = list(_iter_arguments(hook, offered))
         self.issues += [*wrong_reads, *wrong_writes]
         if not is_class:
             foreign = find_foreign_arguments(hook, getattr(hook, "__name__", repr(hook)), required=True)
             if foreign is not None:
                 self.issues.insert(0, foreign)
 
-    def _stated_place(self, picks: Iterable[str]) -> dict[str, str]:
+    def _read_stated_place(self, picks: Iterable[str]) -> dict[str, str]:
         """Return what the hook states of its place among others, by key, as far as it is not what every hook has."""
         stated = {
             "phase": str(getattr(self.hook, "phase", "normal")),
@@ -458,18 +458,18 @@ class Description(Inspection):
         return "\n".join(lines + ([f"args = {{ {', '.join(provided)} }}"] if provided else []))
 
 
-def _points_depend_on_arguments(hook: Any) -> bool:
+def _has_variable_points(hook: Any) -> bool:
     """Return whether a class, or a base of it, chooses its points by its arguments."""
     return any("points_for" in vars(base) for base in hook.__mro__ if base is not Hook)
 
 
-def fitting_point(function: Callable[..., Any], points: Points) -> str | None:
+def find_fitting_point(function: Callable[..., Any], points: Points) -> str | None:
     """Return a point that offers all that a plain function must be given; None when there is none."""
     needed = set()
     for p in parameters_of(function):
-        if p.kind not in VARIADIC and p.default is p.empty:
+        if p.kind not in VARIADIC_KINDS and p.default is p.empty:
             needed.add(p.name)
-    if needed and needed <= COMMON:
+    if needed and needed <= COMMON_ARGUMENTS:
         return None
     seldom_last = sorted(points, key=lambda point: point.kind in ("global", "state"))
     usual = ["after_train_epoch", "after_train_iter"]
@@ -480,9 +480,9 @@ def fitting_point(function: Callable[..., Any], points: Points) -> str | None:
     return None
 
 
-def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument]:
+def _iter_arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument]:
     for parameter in parameters_of(hook):
-        if parameter.kind in VARIADIC or parameter.name in offered:
+        if parameter.kind in VARIADIC_KINDS or parameter.name in offered:
             continue
         kind = argument_type(hook, parameter.name)
         schema: Mapping[str, Any] = {}
@@ -504,7 +504,7 @@ def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument
 
 
 def _example(kind: TypeAdapter[Any], schema: Mapping[str, Any]) -> Any:
-    for example in (*schema.get("examples", ()), *EXAMPLES):
+    for example in (*schema.get("examples", ()), *EXAMPLE_VALUES):
         with suppress(ValidationError, NameError):
             kind.validate_json(json.dumps(example), strict=True)
             return example

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.run import Run
-from hookflow.metric_mode import Mode, is_formula, mode_of
-from hookflow.pipeline.condition import METRICS, ConditionError, parse_formula
+from hookflow.metric_mode import Mode, choose_mode, is_formula
+from hookflow.pipeline.condition import METRIC_PREFIX, ConditionError, parse_formula
 
 
 def monitored_mode(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
-    """Return whether less or more of a metric, or of a formula, is better, as `mode_of` does.
+    """Return whether less or more of a metric, or of a formula, is better, as `choose_mode` does.
 
     Raises UserError also for a formula that cannot be read.
     """
@@ -18,17 +18,17 @@ def monitored_mode(metric: str, stated: Mode | None = None, beside: str = "") ->
             parse_formula(metric)
         except ConditionError as error:
             raise UserError(Problem(f'the formula "{metric}": {error}', hint=error.hint)) from None
-    return mode_of(metric, stated, beside)
+    return choose_mode(metric, stated, beside)
 
 
-def latest(run: Run, metric: str) -> float | None:
+def read_latest_metric(run: Run, metric: str) -> float | None:
     """Return a metric of the latest validation, or the value of a formula of metrics.
 
     None where it is of a set that was not validated on then. Raises UserError with the nearest name when there is no
     such metric.
     """
     if is_formula(metric):
-        return parse_formula(metric)(lambda name: latest(run, name.removeprefix(METRICS)))
+        return parse_formula(metric)(lambda name: read_latest_metric(run, name.removeprefix(METRIC_PREFIX)))
     name, slash, _ = metric.partition("/")
     if not slash or f"val.{name}" not in run.data or metric in run.metrics:
         return run.metric(metric)
@@ -37,7 +37,7 @@ def latest(run: Run, metric: str) -> float | None:
     return None
 
 
-def logged(run: Run, monitor: str) -> float:
+def read_logged_value(run: Run, monitor: str) -> float:
     """Return the latest value of a scalar that the training has logged, or of a formula of scalars."""
     if not is_formula(monitor):
         return run.scalar(monitor)

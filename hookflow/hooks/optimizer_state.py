@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookflow.hooks.tensors import place_of
+from hookflow.hooks.tensors import make_tree_key
 
 if TYPE_CHECKING:
     import torch
@@ -35,11 +35,11 @@ def load_optimizer_state(
     `saved_dtypes` are the dtypes that parameters had when the state was saved, where they have others now: a tensor
     that had its parameter's dtype follows the parameter.
     """
-    devices = _devices_of_settings(optimizer)
+    devices = _list_setting_devices(optimizer)
     inner = _inner_optimizers(optimizer)
     shared = [each for each in inner if _share_groups(optimizer, each)]
     before = list(optimizer.param_groups)
-    loads = [_Load(each, host_tensors, saved_dtypes or {}) for each in (optimizer, *inner)]
+    loads = [_StateLoader(each, host_tensors, saved_dtypes or {}) for each in (optimizer, *inner)]
     try:
         optimizer.load_state_dict(dict(state))
     finally:
@@ -53,7 +53,7 @@ def load_optimizer_state(
                 group[key] = group[key].to(device)
 
 
-class _Load:
+class _StateLoader:
     """Corrects what PyTorch's `load_state_dict` makes of the state of one optimizer, at the end of its call."""
 
     def __init__(
@@ -64,14 +64,14 @@ class _Load:
         self._taken: dict[str, Any] = {}
         self._handles: list[RemovableHandle] = []
         if hasattr(optimizer, "_optimizer_load_state_dict_pre_hooks"):  # a wrapper may not have called __init__
-            self._handles.append(optimizer.register_load_state_dict_pre_hook(self._remember))
+            self._handles.append(optimizer.register_load_state_dict_pre_hook(self._store_loaded_state))
             self._handles.append(optimizer.register_load_state_dict_post_hook(self._put_back, prepend=True))
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
 
-    def _remember(self, _: Optimizer, state_dict: dict[str, Any]) -> None:
+    def _store_loaded_state(self, _: Optimizer, state_dict: dict[str, Any]) -> None:
         self._taken = dict(state_dict)
 
     def _put_back(self, optimizer: Optimizer) -> None:
@@ -81,7 +81,7 @@ class _Load:
         for index, (number, (group, parameter)) in enumerate(zip(numbers, groups, strict=True)):
             if number in saved and parameter in optimizer.state:
                 dtype = self._saved_dtypes.get(parameter, parameter.dtype)
-                entries = _Entries(group, parameter, dtype, self._host_tensors)
+                entries = _StateEntries(group, parameter, dtype, self._host_tensors)
                 optimizer.state[parameter] = entries.restored(saved[number], optimizer.state[parameter], (index,))
 
 
@@ -111,7 +111,7 @@ def _share_again(wrapper: Optimizer, inner: Optimizer, before: list[Any]) -> Non
         inner.param_groups = wrapper.param_groups
 
 
-class _Entries:
+class _StateEntries:
     """The entries in the state of one parameter."""
 
     def __init__(
@@ -129,7 +129,7 @@ class _Entries:
 
         if isinstance(saved, torch.Tensor):
             if isinstance(loaded, torch.Tensor) and loaded.shape == saved.shape:
-                return self._restored_tensor(saved, loaded, path)
+                return self._restore_tensor(saved, loaded, path)
             return loaded
         if isinstance(saved, (str, bytes)):
             return saved
@@ -143,7 +143,7 @@ class _Entries:
             return type(saved)(self.restored(entry, now, (*path, k)) for k, (entry, now) in pairs)
         return loaded
 
-    def _restored_tensor(self, saved: Tensor, loaded: Tensor, path: Path) -> Tensor:
+    def _restore_tensor(self, saved: Tensor, loaded: Tensor, path: Path) -> Tensor:
         is_step = len(path) == 2 and path[1] == "step"
         if is_step and self._has_device_steps:
             return loaded  # PyTorch's kernels take float32 on the device: a fork may have switched them on
@@ -163,14 +163,14 @@ def host_tensors_of(optimizer: Optimizer) -> list[Path]:
     state = getattr(optimizer, "state", {})  # a wrapper may have none
     for index, parameter in enumerate(parameters):
         if parameter.device.type != "cpu" and parameter in state:
-            tensors = _tensors(state[parameter], (index,))
+            tensors = _iter_tensors(state[parameter], (index,))
             for path, tensor in tensors:
                 if tensor.device.type == "cpu":
                     result.append(path)
     return result
 
 
-def _tensors(entry: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
+def _iter_tensors(entry: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
     import torch
     from torch.utils._pytree import tree_flatten_with_path
 
@@ -180,10 +180,10 @@ def _tensors(entry: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
     leaves, _ = tree_flatten_with_path(entry, is_leaf=is_leaf)
     for keys, leaf in leaves:
         if isinstance(leaf, torch.Tensor):
-            yield (*path, *place_of(keys)), leaf
+            yield (*path, *make_tree_key(keys)), leaf
 
 
-def _devices_of_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
+def _list_setting_devices(optimizer: Optimizer) -> list[dict[str, Any]]:
     """Return, for each group, the devices of its settings that are tensors, as the rate of a captured step is."""
     import torch
 

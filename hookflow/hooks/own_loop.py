@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from hookflow.errors import Problem
 from hookflow.graph.plan import Node, Plan
 from hookflow.hooks.table import HookTable
-from hookflow.hooks.uses import Source, uses
+from hookflow.hooks.uses import Source, find_uses
 
 CALLS_OF_POINTS = {
     "after_forward": "run.backward(loss)",
@@ -40,13 +40,13 @@ def find_unattachable(
     """Yield each hook that cannot fire in a loop of the user's own, with the reason."""
     for name, node in nodes.items():
         table = tables[name]
-        reason = table.capabilities.attach_blocker or _obstacle(node, sources[name])
+        reason = table.capabilities.attach_blocker or _find_obstacle(node, sources[name])
         if reason:
             message = f"{table.called} cannot fire in a loop of one's own: {reason}"
             yield Problem(message, table.where, "leave it out, or train by hookflow run")
 
 
-def _obstacle(node: Node, sources: Mapping[str, Source | None]) -> str:
+def _find_obstacle(node: Node, sources: Mapping[str, Source | None]) -> str:
     """Return why a hook cannot fire in a loop of the user's own, by its points and its source; "" if it can."""
     points = {bound.point for bound in node.bound}
     for point in POINTS_OF_HOOKFLOW_LOOP:
@@ -55,7 +55,7 @@ def _obstacle(node: Node, sources: Mapping[str, Source | None]) -> str:
     if points and all("_test" in point or "_predict" in point for point in points):
         return f"only hookflow's own loop has the point {min(points)}"
     for bound in node.bound:
-        for use in uses(sources.get(bound.method), CALLS_OF_HOOKFLOW_LOOP.keys()):
+        for use in find_uses(sources.get(bound.method), CALLS_OF_HOOKFLOW_LOOP.keys()):
             if use.call is not None and use.is_certain:
                 return CALLS_OF_HOOKFLOW_LOOP[use.name]
     return ""
@@ -65,12 +65,12 @@ def needs_of_loop(plan: Plan) -> dict[str, list[str]]:
     """Return the hooks that need each call of the loop, by the call."""
     needs: dict[str, dict[str, None]] = {}
     for binding in plan.bindings:
-        for call in _calls_for(binding.point, (*binding.takes, *binding.writes)):
+        for call in _iter_calls(binding.point, (*binding.takes, *binding.writes)):
             needs.setdefault(call, {})[binding.hook] = None
     return {call: list(hooks) for call, hooks in needs.items()}
 
 
-def _calls_for(point: str, touched: tuple[str, ...]) -> Iterator[str]:
+def _iter_calls(point: str, touched: tuple[str, ...]) -> Iterator[str]:
     if point == "before_train_iter" and "batch" in touched:
         yield "run.batch(x, y)"
     if point in CALLS_OF_POINTS:

@@ -39,7 +39,7 @@ class ParameterNotes:
         ParameterNotes.mask_changes += 1
 
 
-def notes_of(tensor: Tensor) -> ParameterNotes:
+def find_notes(tensor: Tensor) -> ParameterNotes:
     """Return the notes of a parameter or a buffer, which are empty at first."""
     notes = _all_notes()
     if tensor not in notes:

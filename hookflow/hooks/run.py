@@ -340,7 +340,7 @@ BETWEEN_STEPS = (
     "after_train_iter",
     "after_train_epoch",
 )
-CALLS = {
+WRITE_CALLS = {
     "replace_batch": ("batch", WITH_A_BATCH),
     "add_param_group": ("optimizer", BETWEEN_STEPS),
     "skip_batch": ("control", WITH_A_BATCH),
@@ -354,7 +354,7 @@ decides about them.
 """
 
 
-def how_to_declare(slot: str, hook: str, writes: Iterable[str]) -> str:
+def describe_declaration(slot: str, hook: str, writes: Iterable[str]) -> str:
     """Say how a hook that declares `writes` at a point declares that it writes a slot, too."""
     slots = ", ".join(f'"{item}"' for item in sorted({slot, *writes}))
     return f"declare it: writes = [{slots}] in [hooks.{hook}], or in its class"

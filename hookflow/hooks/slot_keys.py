@@ -5,10 +5,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from hookflow.hooks.arguments import whole_arguments
-from hookflow.pipeline.condition import ConditionError, metrics_in
+from hookflow.hooks.arguments import complete_arguments
+from hookflow.pipeline.condition import ConditionError, list_metrics
 
-_KEY = re.compile(r"\{(\w*)(\??)\}")
+_SLOT_KEY_PATTERN = re.compile(r"\{(\w*)(\??)\}")
 
 
 def fill_slots(
@@ -22,7 +22,7 @@ def fill_slots(
     lacks: dict[str, str] = {}
     keys: Mapping[str, Any] = {}
     for slot in slots:
-        wanted = _KEY.findall(slot)
+        wanted = _SLOT_KEY_PATTERN.findall(slot)
         if wanted and not keys:
             keys = _find_keys(hook, name, args)
         unknown = []
@@ -40,7 +40,7 @@ def fill_slots(
 
 def _find_keys(hook: Callable[..., Any], name: str, args: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
     """Return the values of all keys: the arguments, what the hook makes of them, and its name."""
-    whole = whole_arguments(hook, args)
+    whole = complete_arguments(hook, args)
     choose = getattr(hook, "slot_keys", dict)
     return {**whole, **choose(whole), "name": name}
 
@@ -59,7 +59,7 @@ def _list_values(key: Any, *, is_optional: bool) -> list[str | None]:
 def _names_in(value: str) -> list[str | None]:
     """Return the value of a key; of a formula, as a hook may monitor, the metrics in it."""
     try:
-        return [*metrics_in(value)]
+        return [*list_metrics(value)]
     except ConditionError:  # which the hook's own check of its arguments reports
         return [value]
 

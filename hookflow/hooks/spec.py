@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.hooks.arguments import parameters_of, whole_arguments
+from hookflow.hooks.arguments import complete_arguments, parameters_of
 from hookflow.hooks.capabilities import HookCapabilities, read_capabilities
 from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.load import Loaded
@@ -34,11 +34,11 @@ class HookSpec:
 
         Attributes of the object count for the arguments of the same names: a subclass may have set them itself.
         """
-        args = whole_arguments(self.make, self.args)
+        args = complete_arguments(self.make, self.args)
         attributes = getattr(made, "__dict__", {})
         return _read_capabilities(self.name, self.make, args | attributes, self.where)
 
-    def outside_arguments(self) -> tuple[str, ...] | None:
+    def find_outside_arguments(self) -> tuple[str, ...] | None:
         """Return the arguments that let the hook write outside the run directory; None where it writes there anyway.
 
         An argument counts where its default is None, since the hook then writes nothing outside. A subclass that fixes
@@ -60,7 +60,7 @@ def make_spec(name: str, make: Callable[..., Any], args: Mapping[str, Any] | Seq
 
     Raises UserError at `where` if the hook declares something else than capabilities for them.
     """
-    capabilities = _read_capabilities(name, make, whole_arguments(make, args), where)
+    capabilities = _read_capabilities(name, make, complete_arguments(make, args), where)
     return HookSpec(name, make, args, where, capabilities)
 
 

@@ -10,7 +10,7 @@ from hookflow.graph.groups import GroupExpander
 from hookflow.graph.offload import Offload
 from hookflow.graph.plan import (
     PHASES,
-    RANKS,
+    RANK_CHOICES,
     DeclaredBinding,
     EdgeKind,
     EdgeSpec,
@@ -23,9 +23,17 @@ from hookflow.graph.plan import (
 )
 from hookflow.graph.points import Point, Points
 from hookflow.graph.slots import Verb
-from hookflow.hooks.arguments import named_arguments, parameters_of, wrong_arguments
+from hookflow.hooks.arguments import find_argument_problems, named_arguments, parameters_of
 from hookflow.hooks.foreign_names import translate_point
-from hookflow.hooks.inspect import Inspection, Issue, Method, call_at, makes_callables, places_of, points_for
+from hookflow.hooks.inspect import (
+    Inspection,
+    Issue,
+    Method,
+    call_at,
+    find_places_of_method,
+    is_callable_class,
+    points_for,
+)
 from hookflow.hooks.registry import NotImported
 from hookflow.hooks.slot_keys import fill_slots
 from hookflow.hooks.spec import make_spec
@@ -37,11 +45,11 @@ Inspect = Callable[[str, Where | None], Inspection]
 """Finds a hook by its `use`, and inspects it once. Raises UserError at the place if there is none."""
 
 MODULE_KEYS = ("modules", "stages", "prepend", "always_call")
-KEYS = (*MODULE_KEYS, "parameters")
+PICK_KEYS = (*MODULE_KEYS, "parameters")
 """The keys that say for which modules and parameters a hook fires, and how."""
-ALLOWED = {"module": MODULE_KEYS, "state": ("modules",), "parameter": ("parameters",)}
+KEYS_BY_POINT_KIND = {"module": MODULE_KEYS, "state": ("modules",), "parameter": ("parameters",)}
 """The keys that a binding may have, by the kind of its point."""
-EXAMPLES = {
+KEY_HINTS = {
     "modules": 'name them as a glob: modules = ["layer*.conv?"]; ["*"] is every one',
     "parameters": 'name them as a glob: parameters = ["*.weight"]; ["*"] is every one',
 }
@@ -70,7 +78,7 @@ class HookTable:
         self.overfit = overfit if isinstance(overfit, int) else None  # of how many batches a share is, their data know
         self.places = loaded.places
         self.points = points
-        self.where = self._place("use")
+        self.where = self._find_place("use")
         self.problems: list[Problem] = []
         self.prepended: dict[str, Where] = {}
         self.offloads: dict[tuple[str, Half], tuple[Offload, str]] = {}
@@ -89,22 +97,22 @@ class HookTable:
         self.methods = self.inspection.methods
         self._report(self.inspection.issues, self.where)
         self.lacks: dict[str, str] = {}  # arguments that the class names and does not take, with where it does
-        self.reads = self._slots("reads")
-        self.writes = self._slots("writes")
-        self._report(self._lacking(), self.where)
+        self.reads = self._read_slots("reads")
+        self.writes = self._read_slots("writes")
+        self._report(self._find_missing_arguments(), self.where)
 
     def node(self, groups: GroupExpander) -> Node:
         """Return the node, which is of use for a plan only if there are no problems.
 
         `groups` are put in the place of their names in edges.
         """
-        bound = self._bindings()
+        bound = self._make_bindings()
         self.problems += self._without_effect(bound)
         self._check_arguments()
         after = (*self._all_edges("after"), *self.near_after)
         before = (*self._all_edges("before"), *self.near_before)
         requires = self._all_edges("requires")
-        groups.refuse_required(self.name, self.where, requires)
+        groups.report_required_groups(self.name, self.where, requires)
         ambiguous_with = self._edges(self.table.ambiguous_with, "ambiguous_with", "file")
         ambiguous_with = groups.expand(self.name, self.where, ambiguous_with)
         throttle = ""
@@ -119,9 +127,9 @@ class HookTable:
             where=self.places.of(f"hooks.{self.name}").at_line,
             on_error=self.table.on_error,
             ambiguous_with=tuple(spec.hook for spec in ambiguous_with),
-            ranks=self._ranks(),
+            ranks=self._read_ranks(),
             default=self.table.default,
-            settable=self._settable(),
+            settable=self._read_settable(),
             retry=self.table.retry,
             throttle=throttle,
         )
@@ -147,13 +155,13 @@ class HookTable:
             return "normal"
         return stated
 
-    def _ranks(self) -> Ranks:
+    def _read_ranks(self) -> Ranks:
         stated = self.table.ranks or getattr(self.hook, "ranks", "all")
-        if stated not in RANKS:  # the check of the class reports it
+        if stated not in RANK_CHOICES:  # the check of the class reports it
             return "all"
         return stated
 
-    def _settable(self) -> tuple[str, ...]:
+    def _read_settable(self) -> tuple[str, ...]:
         if not self.is_class or self.hook is NotImported:
             return ()
         return self.inspection.names("settable")
@@ -165,13 +173,13 @@ class HookTable:
         else:
             filled = self.filled
         problems = list(
-            wrong_arguments(
+            find_argument_problems(
                 self.hook,
                 self.table.args,
                 self.called,
-                self._place_of_argument,
+                self._find_argument_place,
                 filled,
-                self._offered(),
+                self._collect_offered_arguments(),
                 self.public_args,
             )
         )
@@ -184,12 +192,12 @@ class HookTable:
                 passed = known
             else:
                 passed = args
-            problems += self._wrong_together(passed, args)
+            problems += self._find_joint_problems(passed, args)
         self.problems += problems
         if not self.problems:
             self.capabilities = make_spec(self.name, self.hook, self.table.args, self.where).capabilities
 
-    def _wrong_together(self, args: Mapping[str, Any], stated: Iterable[str]) -> list[Problem]:
+    def _find_joint_problems(self, args: Mapping[str, Any], stated: Iterable[str]) -> list[Problem]:
         """Return what the class itself finds wrong with arguments that are valid one by one.
 
         Its place is that of the first of the `stated` arguments that stands in no file, or of all of them.
@@ -197,9 +205,9 @@ class HookTable:
         check = getattr(self.hook, "check_arguments", None)
         if check is None:
             return []
-        place = self._place("args")
+        place = self._find_place("args")
         for name in stated:
-            own_place = self._place(f"args.{name}")
+            own_place = self._find_place(f"args.{name}")
             if not own_place.line:
                 place = own_place
                 break
@@ -211,10 +219,10 @@ class HookTable:
             return [Problem(f"{self.called}: {error}", place)]
         return []
 
-    def _place_of_argument(self, key: str) -> Where:
-        return self._place(f"args.{key}" if key else "use")
+    def _find_argument_place(self, key: str) -> Where:
+        return self._find_place(f"args.{key}" if key else "use")
 
-    def _offered(self) -> set[str]:
+    def _collect_offered_arguments(self) -> set[str]:
         """Return the arguments that the points of a plain function offer."""
         offered: set[str] = set()
         if self.is_class:
@@ -224,7 +232,7 @@ class HookTable:
                 offered.update(self.points[spec.at].offers)
         return offered
 
-    def _slots(self, verb: Verb) -> dict[str, tuple[str, ...]]:
+    def _read_slots(self, verb: Verb) -> dict[str, tuple[str, ...]]:
         """Return the slots that each method touches, as the file says, for all of them or by method, or the class."""
         names = self.inspection.method_names
         if verb == "reads":
@@ -245,12 +253,12 @@ class HookTable:
                     hint = nearest(name, names)
                 else:
                     hint = f"a plain function has none: {verb} = [...]"
-                self._wrong(f'{self.called} has no method "{name}"', f"{verb}.{name}", hint)
+                self._report_problem(f'{self.called} has no method "{name}"', f"{verb}.{name}", hint)
         return result | {name: tuple(sorted(slots)) for name, slots in (stated or {}).items()}
 
-    def _lacking(self) -> Iterator[Issue]:
+    def _find_missing_arguments(self) -> Iterator[Issue]:
         takes = [parameter.name for parameter in parameters_of(self.hook)]
-        for name in self._settable():
+        for name in self._read_settable():
             if name not in takes:
                 self.lacks[name] = f'a settable "{name}"'
         if self.lacks:
@@ -259,7 +267,7 @@ class HookTable:
             hint = nearest(names, takes) or "an __init__ of its own takes them, too, and hands them to that of the base"
             yield f'{getattr(self.hook, "__name__", repr(self.hook))} has {has}, and no argument "{names}"', hint
 
-    def _chosen(self) -> list[Method]:
+    def _choose_methods(self) -> list[Method]:
         points = points_for(self.hook, named_arguments(self.hook, self.table.args))
         return [method for method in self.methods if points is None or method.name in points]
 
@@ -267,16 +275,16 @@ class HookTable:
     def of_batches(self) -> bool:
         """Whether the hook fires at any point that comes for each iteration or batch."""
         if self.table.points is None:
-            names = [method.name for method in self._chosen()]
+            names = [method.name for method in self._choose_methods()]
         else:
             names = [spec.at for spec in self.stated]
         for name in names:
-            for point, _ in places_of(name, self.points):
+            for point, _ in find_places_of_method(name, self.points):
                 if self.points[point].of_batches:
                     return True
         return False
 
-    def _bindings(self) -> list[DeclaredBinding]:
+    def _make_bindings(self) -> list[DeclaredBinding]:
         if self.table.points is not None:
             result: list[DeclaredBinding] = []
             for k, spec in enumerate(self.stated):
@@ -284,12 +292,12 @@ class HookTable:
             counts = Counter((bound.point, bound.half) for bound in result)
             twice = {point for (point, _), count in counts.items() if count > 1}
             for point in sorted(twice):
-                self._wrong(f"{self.called} is bound to {point} twice", "points")
+                self._report_problem(f"{self.called} is bound to {point} twice", "points")
             return result
-        if not self.methods and (not isinstance(self.hook, type) or makes_callables(self.hook)):
+        if not self.methods and (not isinstance(self.hook, type) or is_callable_class(self.hook)):
             message = f"{self.called} is a plain function, which does not say where it belongs"
-            self._wrong_point(message, "use", 'name its points: points = ["after_train_epoch"]')
-        return [self._bind(method) for method in self._chosen()]
+            self._report_wrong_point(message, "use", 'name its points: points = ["after_train_epoch"]')
+        return [self._bind(method) for method in self._choose_methods()]
 
     def _bind_stated(self, k: int, spec: BindingSpec) -> Iterable[DeclaredBinding]:
         if isinstance((self.table.points or ())[k], str):
@@ -298,34 +306,36 @@ class HookTable:
             key = f"points.{k}.at"
         if spec.at not in self.points.names:
             hint = translate_point(spec.at) or nearest(spec.at, self.points.names)
-            self._wrong_point(f'there is no point "{spec.at}"', key, hint)
+            self._report_wrong_point(f'there is no point "{spec.at}"', key, hint)
             return []
         has = dict.fromkeys(method.name for method in self.methods)
         if self.hook is NotImported and spec.at not in has:  # it may have a method there
-            bound = [Method(point, "", half, ()) for point, half in places_of(spec.at, self.points)]
-        elif isinstance(self.hook, type) and (self.methods or not makes_callables(self.hook)):
+            bound = [Method(point, "", half, ()) for point, half in find_places_of_method(spec.at, self.points)]
+        elif isinstance(self.hook, type) and (self.methods or not is_callable_class(self.hook)):
             bound = [method for method in self.methods if spec.at == method.name]
             if not bound and self.methods:
                 message = f"{self.called} ({self.table.use}) has no method for {spec.at}"
-                self._wrong(message, key, f"it has {', '.join(has)}")
+                self._report_problem(message, key, f"it has {', '.join(has)}")
         elif spec.at.startswith("around_"):
-            self._wrong_point(f"a plain function cannot stand {spec.at}; a class can", key)
+            self._report_wrong_point(f"a plain function cannot stand {spec.at}; a class can", key)
             return []
         else:
-            method, issues = call_at(self.hook, spec.at, self.points, self.table.args, self._offered())
-            self._report(issues, self._place(key))
+            method, issues = call_at(
+                self.hook, spec.at, self.points, self.table.args, self._collect_offered_arguments()
+            )
+            self._report(issues, self._find_place(key))
             bound = [method]
         return [self._bind(method, spec, f"points.{k}") for method in bound]
 
-    def _wrong_point(self, message: str, key: str, hint: str = "") -> None:
+    def _report_wrong_point(self, message: str, key: str, hint: str = "") -> None:
         """Report a wrong point. It might give a plain function any argument: none is reported as missing."""
-        self._wrong(message, key, hint)
+        self._report_problem(message, key, hint)
         self.filled.update(parameter.name for parameter in parameters_of(self.hook))
 
     def _bind(self, method: Method, near: BindingSpec | None = None, key: str = "") -> DeclaredBinding:
         self.filled.update(method.names)
         at = method.point, method.half
-        self.offloads[at] = self._stated("offload", near, key)
+        self.offloads[at] = self._read_stated("offload", near, key)
         self.near_after += self._edges(near.after if near else [], f"{key}.after", "file", at)
         self.near_before += self._edges(near.before if near else [], f"{key}.before", "file", at)
         return DeclaredBinding(
@@ -338,11 +348,11 @@ class HookTable:
             trigger=self._trigger(method, near),
             reads=self.reads.get(method.name, ()),
             writes=self.writes.get(method.name, ()),
-            **self._picks(self.points[method.point], near, key),
+            **self._read_picks(self.points[method.point], near, key),
         )
 
     def _trigger(self, method: Method, near: BindingSpec | None) -> Trigger:
-        every: Amount | None = self._stated("every", near)[0]
+        every: Amount | None = self._read_stated("every", near)[0]
         is_own = near is not None and near.every is not None
         if every is not None and every.unit == "":
             is_of_batches = self.points[method.point].of_batches
@@ -354,72 +364,76 @@ class HookTable:
                     every = parse_amount(instead)
         return Trigger(
             every=every,
-            since=self._stated("from_", near)[0],
-            until=self._stated("until", near)[0],
-            when=self._stated("when", near)[0],
-            once=bool(self._stated("once", near)[0]),
+            since=self._read_stated("from_", near)[0],
+            until=self._read_stated("until", near)[0],
+            when=self._read_stated("when", near)[0],
+            once=bool(self._read_stated("once", near)[0]),
         )
 
-    def _stated(self, name: str, near: BindingSpec | None, key: str = "") -> tuple[Any, str]:
+    def _read_stated(self, name: str, near: BindingSpec | None, key: str = "") -> tuple[Any, str]:
         if near is not None and getattr(near, name) is not None:
             return getattr(near, name), f"{key}.{name}"
         return getattr(self.table, name), name
 
-    def _picks(self, point: Point, near: BindingSpec | None, key: str) -> dict[str, Any]:
-        """Return what a binding has of KEYS; `near` is its entry in the file's `points`, which stands at `key`."""
-        for name in KEYS:
-            if near and getattr(near, name) is not None and name not in ALLOWED.get(point.kind, ()):
+    def _read_picks(self, point: Point, near: BindingSpec | None, key: str) -> dict[str, Any]:
+        """Return what a binding has of PICK_KEYS; `near` is its entry in the file's `points`, which stands at `key`."""
+        for name in PICK_KEYS:
+            if near and getattr(near, name) is not None and name not in KEYS_BY_POINT_KIND.get(point.kind, ()):
                 if name == "parameters":
                     kind = "parameter"
                 else:
                     kind = "module"
                     if point.picks:
                         kind = "forward or backward"
-                self._wrong(f"{name} is not allowed at {point.name}: it is not a {kind} point", f"{key}.{name}")
+                self._report_problem(
+                    f"{name} is not allowed at {point.name}: it is not a {kind} point", f"{key}.{name}"
+                )
         result: dict[str, Any] = {}
         if point.picks:
-            result[point.picks] = self._picked(point.picks, point, near, key)
+            result[point.picks] = self._read_picked(point.picks, point, near, key)
         if point.kind != "module":
             return result
-        prepend, prepend_at = self._stated("prepend", near, key)
-        always, always_at = self._stated("always_call", near, key)
+        prepend, prepend_at = self._read_stated("prepend", near, key)
+        always, always_at = self._read_stated("always_call", near, key)
         is_forward = point.name == "forward"
         if near and near.always_call is not None and not is_forward:
-            self._wrong(f"{self.called}: always_call is for forward, not for {point.name}", f"{key}.always_call")
+            self._report_problem(
+                f"{self.called}: always_call is for forward, not for {point.name}", f"{key}.always_call"
+            )
         if always and self.compiles and is_forward:
             message = f"{self.called}: torch.compile does not honour always_call"
-            self._wrong(message, always_at, "take it out, or take run.compile out")
+            self._report_problem(message, always_at, "take it out, or take run.compile out")
         if prepend:
-            self.prepended[point.name] = self._place(prepend_at)
-        stages = self._stages(point.name, near, key)
+            self.prepended[point.name] = self._find_place(prepend_at)
+        stages = self._read_stages(point.name, near, key)
         return {**result, "stages": stages, "prepend": bool(prepend), "always_call": bool(always) and is_forward}
 
-    def _picked(self, picks: str, point: Point, near: BindingSpec | None, key: str) -> tuple[str, ...]:
-        result = tuple(self._stated(picks, near)[0] or self.inspection.names(picks))
+    def _read_picked(self, picks: str, point: Point, near: BindingSpec | None, key: str) -> tuple[str, ...]:
+        result = tuple(self._read_stated(picks, near)[0] or self.inspection.names(picks))
         if not result and self.hook is not NotImported:
             message = f"{self.called} does not say at which {picks} {point.name} fires"
-            self._wrong(message, key or "use", EXAMPLES[picks])
+            self._report_problem(message, key or "use", KEY_HINTS[picks])
         return result
 
-    def _stages(self, point: str, near: BindingSpec | None, key: str) -> tuple[str, ...]:
+    def _read_stages(self, point: str, near: BindingSpec | None, key: str) -> tuple[str, ...]:
         """Return the stages that are stated. In val and test there are no gradients, and nothing goes backward."""
-        stages, at = self._stated("stages", near, key)
+        stages, at = self._read_stated("stages", near, key)
         if not point.startswith("full_backward"):
             return tuple(dict.fromkeys(stages or ()))
         without = [stage for stage in stages or () if stage != "train"]
         if without and (at != "stages" or "train" not in stages):
             message = f"{self.called} never fires at {point} in {' and '.join(without)}, where gradients are off"
-            self._wrong(message, at, 'name the points that it has to do with: points = ["forward"]')
+            self._report_problem(message, at, 'name the points that it has to do with: points = ["forward"]')
         return ()
 
     def _without_effect(self, bound: Sequence[DeclaredBinding]) -> Iterator[Problem]:
         """Yield each key of the whole hook that holds at none of its points."""
         points = [self.points[item.point] for item in bound]
-        for field in ("every", "from_", "until", "when", "once", *KEYS) if bound else ():
+        for field in ("every", "from_", "until", "when", "once", *PICK_KEYS) if bound else ():
             why = ""
             hint = f"it is at {', '.join(dict.fromkeys(point.name for point in points))}"
             key = field.rstrip("_")
-            holds = [point for point in points if key in ALLOWED.get(point.kind, ()) or key not in KEYS]
+            holds = [point for point in points if key in KEYS_BY_POINT_KIND.get(point.kind, ()) or key not in PICK_KEYS]
             if not holds:
                 why = f"it is at no point of a {'parameter' if key == 'parameters' else 'module'}"
             elif key == "always_call" and all(point.name != "forward" for point in holds):
@@ -429,7 +443,7 @@ class HookTable:
                 hint = f"change that one: {key} in hooks.{self.name}.points"
             if why and getattr(self.table, field) is not None:
                 message = f"{self.called}: {key} has no effect, since {why}"
-                yield Problem(message, self._place(key), hint)
+                yield Problem(message, self._find_place(key), hint)
 
     def _all_edges(self, key: str) -> tuple[EdgeSpec, ...]:
         """Return the hook-wide specs: the file's if it states any, or none; else those of the class."""
@@ -443,14 +457,14 @@ class HookTable:
         edges = []
         for k, name in enumerate(names):
             if kind == "file":
-                where = self._place(f"{key}.{k}")
+                where = self._find_place(f"{key}.{k}")
             else:
-                where = self._place_in_code()
+                where = self._find_place_in_code()
             is_optional = name.endswith("?")
             edges.append(EdgeSpec(name.removesuffix("?"), is_optional, kind, where, at))
         return tuple(edges)
 
-    def _place_in_code(self) -> Where:
+    def _find_place_in_code(self) -> Where:
         """Return the class or function of the hook, as the source of an edge."""
         if hasattr(self.hook, "__name__"):
             thing: Any = self.hook
@@ -464,8 +478,8 @@ class HookTable:
     def _report(self, issues: Iterable[Issue], where: Where) -> None:
         self.problems += (Problem(message, where, hint) for message, hint in issues)
 
-    def _wrong(self, message: str, key: str, hint: str = "") -> None:
-        self.problems.append(Problem(message, self._place(key), hint))
+    def _report_problem(self, message: str, key: str, hint: str = "") -> None:
+        self.problems.append(Problem(message, self._find_place(key), hint))
 
-    def _place(self, key: str) -> Where:
+    def _find_place(self, key: str) -> Where:
         return self.places.of(f"hooks.{self.name}.{key}")

@@ -31,7 +31,7 @@ def is_sharded(tensor: Any) -> bool:
     return hasattr(tensor, "full_tensor")  # a DTensor, whose import takes long
 
 
-def give_buffers_own_memory(model: nn.Module) -> None:
+def copy_expanded_buffers(model: nn.Module) -> None:
     """Give each buffer that `expand()` has made memory for all its elements.
 
     Several elements are one place there, so PyTorch refuses to copy anything into it: no checkpoint could be loaded,
@@ -69,7 +69,7 @@ def full(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+def make_shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """Return a tensor that is full on every process, sharded as another is; the tensor itself if that is not.
 
     Nothing goes from process to process.
@@ -99,14 +99,14 @@ def first_tensor(value: Any) -> Tensor | None:
     return next((leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)), None)
 
 
-def place_of(path: Iterable[Any]) -> tuple[Any, ...]:
+def make_tree_key(path: Iterable[Any]) -> tuple[Any, ...]:
     """Return the keys of dicts and the places in lists of a path that PyTorch's trees give."""
     from torch.utils._pytree import SequenceKey
 
     return tuple(step.idx if isinstance(step, SequenceKey) else step.key for step in path)
 
 
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+def find_wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype to compute in with tensors of a real or complex dtype: itself, float32 or complex64 at least."""
     import torch
 
@@ -119,7 +119,7 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
+def group_by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
     """Return the tensors in groups of one dtype each, in the order in which the dtypes first come."""
     alike: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
@@ -139,7 +139,7 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
             module.training = before
 
 
-def evaluating(model: nn.Module) -> AbstractContextManager[None]:
+def enter_evaluation(model: nn.Module) -> AbstractContextManager[None]:
     """Put every module into evaluation, and each back into the mode that it had."""
     return in_mode(model, training=False)
 
@@ -198,7 +198,7 @@ def is_one(weight: Weight) -> bool:
     return isinstance(weight, (int, float)) and weight == 1
 
 
-def ratio(weight: Weight, total: Weight, otherwise: float) -> Weight:
+def compute_ratio(weight: Weight, total: Weight, otherwise: float) -> Weight:
     """Return a weight by the total; `otherwise` where the total is 0."""
     import torch
 

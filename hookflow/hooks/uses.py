@@ -17,13 +17,13 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from hookflow.errors import Problem, Where, misspelt
+from hookflow.errors import Problem, Where, is_misspelt
 from hookflow.graph.completion import SlotsByBinding
 from hookflow.graph.decisions import PointDecisions
 from hookflow.graph.plan import Binding, BindingKey, DeclaredBinding, Half, Node, Nodes, Plan
-from hookflow.graph.slots import root, wider
-from hookflow.hooks.run import CALLS, WITH_A_BATCH, how_to_declare
-from hookflow.pipeline.condition import METRICS, SCALARS, Condition
+from hookflow.graph.slots import iter_wider_slots, root
+from hookflow.hooks.run import WITH_A_BATCH, WRITE_CALLS, describe_declaration
+from hookflow.pipeline.condition import METRIC_PREFIX, SCALAR_PREFIX, Condition
 from hookflow.pipeline.use import parse_file
 
 FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -46,7 +46,7 @@ Sources = Mapping[str, Mapping[str, Source | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class AttributeUse:
     """`run.name` in the source of a hook; `call` is the call of it, where it is called.
 
     `half` is the half of an `around_X` that it stands in, "whole" in a plain method, and None where that is not known.
@@ -62,7 +62,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class KeyAssignment:
-    """`argument["key"] = …` in the source of a hook; `half` and `is_certain` are as in `Use`."""
+    """`argument["key"] = …` in the source of a hook; `half` and `is_certain` are as in `AttributeUse`."""
 
     key: str
     where: Where
@@ -109,7 +109,7 @@ def _in_python(result: Any, *more: Any) -> Source | None:
     return None
 
 
-def uses(source: Source | None, names: Collection[str]) -> Iterator[Use]:
+def find_uses(source: Source | None, names: Collection[str]) -> Iterator[AttributeUse]:
     """Yield the uses of attributes of the run called `names` in a method that is given `run`."""
     if source and any(name in names or _method_of(source.mro, name) for name in _names(source.function.__code__)):
         for use in _all_uses(source):
@@ -122,9 +122,9 @@ def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where
     tree = None
     if source:
         tree = _tree(source.function)
-    if source is None or tree is None or _binds(tree, argument):
+    if source is None or tree is None or _is_binding(tree, argument):
         return
-    for node in _own_nodes(tree):
+    for node in _iter_own_nodes(tree):
         match node:
             case (
                 ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key), ctx=ast.Load())
@@ -141,11 +141,11 @@ def keys_set(source: Source | None, argument: str) -> Iterator[KeyAssignment]:
         return  # most sources stay unread
     tree = _tree(source.function)
     is_parameter = argument in inspect.getargs(code).args
-    if tree is None or _binds(tree, argument):
+    if tree is None or _is_binding(tree, argument):
         return
     certain = _always_evaluated(tree)
-    halves = _Halves(tree)
-    for node in _own_nodes(tree):
+    halves = _MethodHalves(tree)
+    for node in _iter_own_nodes(tree):
         match node:
             case ast.Subscript(
                 value=(ast.Name(id=name) | ast.Attribute(value=ast.Name(id="run"), attr=name)) as owner,
@@ -155,15 +155,15 @@ def keys_set(source: Source | None, argument: str) -> Iterator[KeyAssignment]:
                 yield KeyAssignment(key, source.where(node), halves.of(node), node in certain)
 
 
-def _returns(source: Source | None) -> Where | None:
+def _find_returned_value(source: Source | None) -> Where | None:
     """Return where a method of the user's returns a value, other than what a call on the run gives."""
     if source is None or (source.function.__module__ or "").startswith("hookflow."):
         return None
-    for node in _own_nodes(tree) if (tree := _tree(source.function)) else ():
+    for node in _iter_own_nodes(tree) if (tree := _tree(source.function)) else ():
         match node:
             case ast.Return(value=None | ast.Constant() | ast.Call(func=ast.Attribute(value=ast.Name(id="run")))):
                 pass
-            case ast.Return(value=ast.expr() as value) if not _gives_none(value, source):
+            case ast.Return(value=ast.expr() as value) if not _is_none(value, source):
                 return source.where(value)
     return None
 
@@ -172,13 +172,13 @@ GIVES_NONE = ("append", "clear", "extend", "insert", "update", "debug", "info", 
 """Methods of Python's containers and loggers, which return None."""
 
 
-def _gives_none(value: ast.expr, source: Source, depth: int = 0) -> bool:
+def _is_none(value: ast.expr, source: Source, depth: int = 0) -> bool:
     """Say whether an expression is None by its source: a call of a function that returns nothing, say."""
     match value:
         case ast.Constant(value=None):
             return True
         case ast.IfExp(body=first, orelse=other):
-            return _gives_none(first, source, depth) and _gives_none(other, source, depth)
+            return _is_none(first, source, depth) and _is_none(other, source, depth)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="run"))):
             return True  # what the run itself gives
         case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)) if source.mro:
@@ -194,34 +194,34 @@ def _gives_none(value: ast.expr, source: Source, depth: int = 0) -> bool:
                 called = _in_python(function)
         case _:
             return False
-    return called is not None and depth < DEEPEST and _returns_none(called, depth + 1)
+    return called is not None and depth < MAX_CALL_DEPTH and _is_returning_none(called, depth + 1)
 
 
-DEEPEST = 5
+MAX_CALL_DEPTH = 5
 """How many calls inside one another are followed."""
 
 
-def _returns_none(called: Source, depth: int) -> bool:
+def _is_returning_none(called: Source, depth: int) -> bool:
     tree = _tree(called.function)
     if not isinstance(tree, ast.FunctionDef):
         return False
-    for node in _own_nodes(tree):
+    for node in _iter_own_nodes(tree):
         if isinstance(node, ast.Yield | ast.YieldFrom):
             return False
-        if isinstance(node, ast.Return) and node.value and not _gives_none(node.value, called, depth):
+        if isinstance(node, ast.Return) and node.value and not _is_none(node.value, called, depth):
             return False
     return True
 
 
-DISTRIBUTED = "torch.distributed"
-ASKS = ("get_", "is_")
+DISTRIBUTED_MODULE = "torch.distributed"
+LOCAL_CALL_PREFIXES = ("get_", "is_")
 """How the names of functions of torch.distributed begin that talk to no other rank."""
 
 NEEDS_ALL_RANKS = frozenset({"sum", "mean", "loss"})
 """The calls on the run that all ranks must make. The gradients of `run.loss` are averaged over them."""
 
 
-def collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
+def find_collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
     """Yield the calls of a method, and of its object's methods that it calls, by which ranks talk to one another."""
     seen = set[Source]()
     if source:
@@ -234,11 +234,13 @@ def collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
         if tree is None or current in seen:
             continue
         seen.add(current)
-        names = {**current.function.__globals__, **_imported(tree)}
-        for call in (node for node in _own_nodes(tree) if isinstance(node, ast.Call)):
+        names = {**current.function.__globals__, **_find_imported(tree)}
+        for call in (node for node in _iter_own_nodes(tree) if isinstance(node, ast.Call)):
             called = _value(call.func, names)
             name = getattr(called, "__name__", "")
-            if str(getattr(called, "__module__", "")).startswith(DISTRIBUTED) and not name.startswith(ASKS):
+            if str(getattr(called, "__module__", "")).startswith(DISTRIBUTED_MODULE) and not name.startswith(
+                LOCAL_CALL_PREFIXES
+            ):
                 yield f"torch.distributed.{name}", current.where(call)
             elif isinstance(call.func, ast.Attribute):
                 if call.func.attr == "full_tensor":  # of a DTensor
@@ -247,16 +249,16 @@ def collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
                     waiting.append(helper)
 
 
-def calls_for_all_ranks(sources: Mapping[str, Source | None], node: Node) -> Iterator[Problem]:
+def find_collective_problems(sources: Mapping[str, Source | None], node: Node) -> Iterator[Problem]:
     """Yield a warning for each call in a hook of rank 0 alone that waits for the other ranks, which do not come."""
     if node.hook.ranks != "zero":
         return
     calls: dict[Where, str] = {}
     for bound in node.bound:
         source = sources[bound.method]
-        calls.update((where, name) for name, where in collectives(source))
+        calls.update((where, name) for name, where in find_collectives(source))
         if "run" in bound.takes:
-            calls.update((use.where, f"run.{use.name}") for use in uses(source, NEEDS_ALL_RANKS) if use.call)
+            calls.update((use.where, f"run.{use.name}") for use in find_uses(source, NEEDS_ALL_RANKS) if use.call)
     for where, name in calls.items():
         message = f'hook "{node.hook.name}" fires on rank 0 alone and calls {name} ({in_words(where)})'
         hint = 'let it fire on all ranks: ranks = "all"'
@@ -265,10 +267,10 @@ def calls_for_all_ranks(sources: Mapping[str, Source | None], node: Node) -> Ite
         )
 
 
-def _imported(tree: FunctionTree) -> dict[str, Any]:
+def _find_imported(tree: FunctionTree) -> dict[str, Any]:
     """Return what a function imports, by name, out of the modules that are loaded already."""
     result: dict[str, Any] = {}
-    for node in _own_nodes(tree):
+    for node in _iter_own_nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 result[alias.asname or alias.name.partition(".")[0]] = sys.modules.get(
@@ -290,21 +292,21 @@ def _value(expression: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 @cache
-def _all_uses(source: Source) -> tuple[Use, ...]:
+def _all_uses(source: Source) -> tuple[AttributeUse, ...]:
     return tuple(_find(source, "run", set()))
 
 
-def _find(source: Source, run: str, seen: set[tuple[Source, str]]) -> Iterator[Use]:
+def _find(source: Source, run: str, seen: set[tuple[Source, str]]) -> Iterator[AttributeUse]:
     tree = _tree(source.function)
-    if tree is None or (source, run) in seen or _binds(tree, run):
+    if tree is None or (source, run) in seen or _is_binding(tree, run):
         return
     seen.add((source, run))
     this = next(iter(inspect.getargs(source.function.__code__).args), "")
-    is_method = source.takes_self and not _binds(tree, this)
+    is_method = source.takes_self and not _is_binding(tree, this)
     called: dict[ast.expr, ast.Call] = {}
     certain = _always_evaluated(tree)
-    halves = _Halves(tree)
-    for node in _own_nodes(tree):
+    halves = _MethodHalves(tree)
+    for node in _iter_own_nodes(tree):
         if isinstance(node, ast.Call):
             called[node.func] = node
         elif isinstance(node, ast.Attribute):
@@ -312,18 +314,18 @@ def _find(source: Source, run: str, seen: set[tuple[Source, str]]) -> Iterator[U
             half = halves.of(node)
             is_certain = node in certain
             if _is(node.value, run):
-                yield Use(node.attr, source.where(node), call, half, is_certain)
+                yield AttributeUse(node.attr, source.where(node), call, half, is_certain)
             elif call and is_method and _is(node.value, this) and (helper := _method_of(source.mro, node.attr)):
                 for parameter in _parameters_given(call, run, helper):
                     for use in _find(helper, parameter, seen):
                         yield replace(use, half=half, is_certain=is_certain and use.is_certain)
 
 
-class _Halves:
+class _MethodHalves:
     """The halves of a method by its `yield`: what stands before the first one, and what stands after the last one."""
 
     def __init__(self, tree: FunctionTree) -> None:
-        yields = [node for node in _own_nodes(tree) if isinstance(node, ast.Yield | ast.YieldFrom)]
+        yields = [node for node in _iter_own_nodes(tree) if isinstance(node, ast.Yield | ast.YieldFrom)]
         self._places = sorted((node.lineno, node.col_offset) for node in yields)
 
     def of(self, node: ast.expr) -> Half | None:
@@ -349,12 +351,12 @@ def _always_evaluated(tree: FunctionTree) -> set[ast.AST]:
                 result.update(_always_within(condition))
             case ast.Expr() | ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Return() | ast.expr():
                 result.update(_always_within(part))
-        if any(isinstance(node, LEAVING) for node in ast.walk(part)):
+        if any(isinstance(node, LEAVING_STATEMENTS) for node in ast.walk(part)):
             break
     return result
 
 
-LEAVING = (ast.Return, ast.Raise, ast.Assert, ast.While)
+LEAVING_STATEMENTS = (ast.Return, ast.Raise, ast.Assert, ast.While)
 """Statements from which a function may not go on to the next one."""
 
 
@@ -414,7 +416,7 @@ def _body(tree: FunctionTree) -> list[ast.AST]:
     return [*tree.body]
 
 
-def _own_nodes(tree: FunctionTree) -> Iterator[ast.AST]:
+def _iter_own_nodes(tree: FunctionTree) -> Iterator[ast.AST]:
     """Yield the nodes of a function's body in the order of its source, without functions and classes in it."""
     waiting = _body(tree)[::-1]
     while waiting:
@@ -428,7 +430,7 @@ _ONLY_NAME = (ast.Attribute, ast.keyword, ast.arg, ast.Constant, ast.MatchClass)
 """Nodes that may hold a name without binding it in the function; every other node that holds it does."""
 
 
-def _binds(tree: FunctionTree, name: str) -> bool:
+def _is_binding(tree: FunctionTree, name: str) -> bool:
     """Say whether a function gives another value to a name, be it by an import, a loop, or `nonlocal`."""
     for node in (inside for part in _body(tree) for inside in ast.walk(part)):
         if isinstance(node, ast.Name):
@@ -444,14 +446,14 @@ def _binds(tree: FunctionTree, name: str) -> bool:
 def _tree(function: FunctionType) -> FunctionTree | None:
     """Return the source of a function; None where it cannot be read, or may be that of another one."""
     code = function.__code__
-    result = _trees(code.co_filename).get((code.co_name, code.co_firstlineno), ())
+    result = _parse_functions(code.co_filename).get((code.co_name, code.co_firstlineno), ())
     if len(result) == 1:
         return result[0]
     return None
 
 
 @cache
-def _trees(file: str) -> Mapping[tuple[str, int], list[FunctionTree]]:
+def _parse_functions(file: str) -> Mapping[tuple[str, int], list[FunctionTree]]:
     try:
         tree = parse_file(Path(file))
     except (OSError, SyntaxError):
@@ -465,7 +467,7 @@ def _trees(file: str) -> Mapping[tuple[str, int], list[FunctionTree]]:
     return result
 
 
-REPLACED = {**dict.fromkeys(WITH_A_BATCH, "run.replace_batch(batch)"), "after_forward": 'outputs["loss"] = …'}
+REPLACEMENT_HINTS = {**dict.fromkeys(WITH_A_BATCH, "run.replace_batch(batch)"), "after_forward": 'outputs["loss"] = …'}
 """By the point at which a hook may replace what it is given: how."""
 
 METRICS_MADE = ("after_val_epoch", "after_test_epoch", "after_val", "after_test")
@@ -491,7 +493,7 @@ class RefusedCalls:
         (self.errors if ends_each_run else self.warnings).append(problem)
 
 
-def refused_calls(
+def find_refused_calls(
     sources: Mapping[str, Source | None], node: Node, surely_fires: Callable[[DeclaredBinding], bool]
 ) -> RefusedCalls:
     """Return the calls on the run in a hook's source at a wrong point, or without their declared slots.
@@ -502,19 +504,19 @@ def refused_calls(
     result = RefusedCalls([], [])
     wrong: dict[tuple[str, Where], WrongCall] = {}  # by the call and its place in the source
 
-    def ends_each_run(found: Use | KeyAssignment, bound: DeclaredBinding) -> bool:
+    def is_fatal_each_run(found: AttributeUse | KeyAssignment, bound: DeclaredBinding) -> bool:
         return found.is_certain and node.hook.on_error == "raise" and surely_fires(bound)
 
     for bound in node.bound:
         source = sources[bound.method]
-        for assigned in _refused_metrics(source, bound):
-            result.add(_metrics_problem(assigned, node, bound), ends_each_run(assigned, bound))
-        if bound.point in REPLACED:
-            returned = _returns(source)
+        for assigned in _find_refused_metrics(source, bound):
+            result.add(_make_metrics_problem(assigned, node, bound), is_fatal_each_run(assigned, bound))
+        if bound.point in REPLACEMENT_HINTS:
+            returned = _find_returned_value(source)
             if returned is not None:
                 result.add(_return_problem(returned, node, bound), False)
-        for use in _refused_uses(source, bound):
-            call = WrongCall(use, bound, ends_each_run(use, bound))
+        for use in _find_refused_uses(source, bound):
+            call = WrongCall(use, bound, is_fatal_each_run(use, bound))
             known = wrong.setdefault((use.name, use.where), call)
             if call.ends_each_run and not known.ends_each_run:
                 wrong[use.name, use.where] = call
@@ -527,33 +529,33 @@ def refused_calls(
 class WrongCall:
     """A call on the run that is refused at a point where the hook fires."""
 
-    use: Use
+    use: AttributeUse
     bound: DeclaredBinding
     ends_each_run: bool
 
 
-def _refused_metrics(source: Source | None, bound: DeclaredBinding) -> Iterator[KeyAssignment]:
+def _find_refused_metrics(source: Source | None, bound: DeclaredBinding) -> Iterator[KeyAssignment]:
     """Yield where metrics are set though they are complete at the point."""
     if bound.point in METRICS_MADE:
         return
     for assigned in keys_set(source, "metrics"):
-        if _stands_at(assigned, bound):
+        if _is_executed_at(assigned, bound):
             yield assigned
 
 
-def _refused_uses(source: Source | None, bound: DeclaredBinding) -> Iterator[Use]:
+def _find_refused_uses(source: Source | None, bound: DeclaredBinding) -> Iterator[AttributeUse]:
     """Yield the calls on the run that the point does not allow, or whose slot the method does not declare."""
     if "run" not in bound.takes:
         return
-    for use in uses(source, CALLS):
-        if not use.call or not _stands_at(use, bound):
+    for use in find_uses(source, WRITE_CALLS):
+        if not use.call or not _is_executed_at(use, bound):
             continue
-        slot, points = CALLS[use.name]
+        slot, points = WRITE_CALLS[use.name]
         if slot not in bound.writes or bound.point not in points:
             yield use
 
 
-def _metrics_problem(assigned: KeyAssignment, node: Node, bound: DeclaredBinding) -> Problem:
+def _make_metrics_problem(assigned: KeyAssignment, node: Node, bound: DeclaredBinding) -> Problem:
     place = in_words(assigned.where)
     message = f'hook "{node.hook.name}" sets metrics["{assigned.key}"] at {bound.point} ({place})'
     outcome = AFTER_ERROR[node.hook.on_error]
@@ -563,39 +565,41 @@ def _metrics_problem(assigned: KeyAssignment, node: Node, bound: DeclaredBinding
 
 def _return_problem(returned: Where, node: Node, bound: DeclaredBinding) -> Problem:
     message = f'hook "{node.hook.name}" returns a value at {bound.point} ({in_words(returned)}), which nothing takes'
-    return Problem(message, node.where, f"to change it: {REPLACED[bound.point]}")
+    return Problem(message, node.where, f"to change it: {REPLACEMENT_HINTS[bound.point]}")
 
 
 def _call_problem(call: WrongCall, node: Node) -> Problem:
     use = call.use
     bound = call.bound
     name = node.hook.name
-    slot, points = CALLS[use.name]
+    slot, points = WRITE_CALLS[use.name]
     message = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
     if bound.point not in points:
         error = "where that is not allowed"
         hint = f"it may be called at {', '.join(points)}"
     else:
         error = f'without declaring that it writes "{slot}"'
-        hint = how_to_declare(slot, name, bound.writes)
+        hint = describe_declaration(slot, name, bound.writes)
     return Problem(f"{message} {error}, {AFTER_ERROR[node.hook.on_error]}", node.where, hint)
 
 
-def _stands_at(found: Use | KeyAssignment, bound: DeclaredBinding) -> bool:
+def _is_executed_at(found: AttributeUse | KeyAssignment, bound: DeclaredBinding) -> bool:
     """Return whether a statement of a method is executed at a binding's point; of an `around_X`, one half is."""
     return found.half == "whole" or bound.half == "whole" or found.half == bound.half
 
 
-LOSS = "loss"
+LOSS_NAME = "loss"
 """The number that every iteration gives, unless its task steps itself."""
 
-UNKNOWN = "\0"
+UNKNOWN_PART = "\0"
 """Replaces a value of an f-string in a name."""
 Logged = Sequence[Sequence[str]]
 """The names that each call of `run.log` may give: several where an expression chooses."""
 
 
-MEAN = 'mean = "epoch" in the args of a hook `log` logs it; another hook that does declares writes = ["scalars.%s"]'
+MEAN_HINT = (
+    'mean = "epoch" in the args of a hook `log` logs it; another hook that does declares writes = ["scalars.%s"]'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,12 +632,12 @@ class _ScalarFinder:
                 when = binding.trigger.when
                 if when:
                     self._named[when] = when.names
-                self._logged[name, binding.method] = _logged(sources[name][binding.method], binding)
+                self._logged[name, binding.method] = _find_logged_names(sources[name][binding.method], binding)
                 self._written.update(binding.writes)
                 numbers = []
                 for slot in binding.reads:
-                    if slot.startswith(SCALARS):
-                        numbers.append(slot.removeprefix(SCALARS))
+                    if slot.startswith(SCALAR_PREFIX):
+                        numbers.append(slot.removeprefix(SCALAR_PREFIX))
                 self._declared[name].update(numbers)
         self._all_logs: set[str] = set()
         for calls in self._logged.values():
@@ -642,76 +646,76 @@ class _ScalarFinder:
 
     def find(self) -> ScalarFindings:
         """Return all that there is to say of numbers."""
-        wanted = self._logged_twice().union(*self._named.values(), *self._declared.values())
+        wanted = self._find_logged_twice().union(*self._named.values(), *self._declared.values())
         reads: dict[str, dict[BindingKey, Collection[str]]] = {}
         writes: dict[str, dict[BindingKey, Collection[str]]] = {}
         if not wanted:
             return ScalarFindings(reads, writes, [], [])
-        slots_of_condition = {when: self._slots_read(names) for when, names in self._named.items()}
+        slots_of_condition = {when: self._find_read_slots(names) for when, names in self._named.items()}
         for name, node in self._nodes.items():
             reads[name] = {}
             writes[name] = {}
             for binding in node.bound:
                 if binding.trigger.when and binding.half != "exit":  # it is evaluated where the first half fires
                     reads[name][binding.key] = slots_of_condition[binding.trigger.when]
-                writes[name][binding.key] = self._slots_written(binding, wanted)
-        return ScalarFindings(reads, writes, list(self._never_logged()), list(self._misspelt()))
+                writes[name][binding.key] = self._find_written_slots(binding, wanted)
+        return ScalarFindings(reads, writes, list(self._find_never_logged()), list(self._find_misspelt()))
 
-    def _logged_twice(self) -> set[str]:
+    def _find_logged_twice(self) -> set[str]:
         """Return the numbers that two hooks log at one point, each by a name that is a plain string."""
         first_logger: dict[tuple[str, str], str] = {}
         twice = set()
         for name, node in self._nodes.items():
             for binding in node.bound:
                 for number, *others in self._logged[name, binding.method]:
-                    if UNKNOWN in number or others:
+                    if UNKNOWN_PART in number or others:
                         continue
                     logger = first_logger.setdefault((binding.point, number), name)
                     if logger != name:
                         twice.add(number)
         return twice
 
-    def _slots_read(self, names: Collection[str]) -> set[str]:
+    def _find_read_slots(self, names: Collection[str]) -> set[str]:
         """Return the slots of the names in a condition; a bare name is a number, and a metric if a hook makes one."""
         slots = set()
         for name in names:
-            if name.startswith(METRICS):
+            if name.startswith(METRIC_PREFIX):
                 slots.add(name)
                 continue
-            slots.add(f"{SCALARS}{name}")
-            if f"{METRICS}{name}" in self._written:
-                slots.add(f"{METRICS}{name}")
+            slots.add(f"{SCALAR_PREFIX}{name}")
+            if f"{METRIC_PREFIX}{name}" in self._written:
+                slots.add(f"{METRIC_PREFIX}{name}")
         return slots
 
-    def _slots_written(self, binding: DeclaredBinding, wanted: Collection[str]) -> set[str]:
+    def _find_written_slots(self, binding: DeclaredBinding, wanted: Collection[str]) -> set[str]:
         """Return the slots of the wanted numbers that a binding may log."""
         logs: set[str] = set()
         for names in self._logged[binding.hook, binding.method]:
             logs.update(names)
-        return {f"{SCALARS}{number}" for number in wanted if _is_logged(number, logs)}
+        return {f"{SCALAR_PREFIX}{number}" for number in wanted if _is_logged(number, logs)}
 
-    def _never_logged(self) -> Iterator[Problem]:
+    def _find_never_logged(self) -> Iterator[Problem]:
         """Yield each mean over an epoch that a hook reads and no hook logs."""
         for name, numbers in self._declared.items():
             for number in sorted(numbers):
                 if not number.endswith("_epoch") or _is_logged(number, self._all_logs):
                     continue
-                if number not in self._written and f"{SCALARS}{number}" not in self._written:
+                if number not in self._written and f"{SCALAR_PREFIX}{number}" not in self._written:
                     message = f'hook "{name}" reads the number "{number}", which no hook logs'
-                    yield Problem(message, self._nodes[name].where, MEAN % number)
+                    yield Problem(message, self._nodes[name].where, MEAN_HINT % number)
 
-    def _misspelt(self) -> Iterator[Problem]:
+    def _find_misspelt(self) -> Iterator[Problem]:
         """Yield a warning for each name of a condition that no hook gives, and nearly one that a hook gives."""
         metrics = set()
         for slot in self._written:
-            if slot.startswith(METRICS):
-                metrics.add(slot.removeprefix(METRICS))
-        known = metrics | {log for log in self._all_logs if UNKNOWN not in log}
+            if slot.startswith(METRIC_PREFIX):
+                metrics.add(slot.removeprefix(METRIC_PREFIX))
+        known = metrics | {log for log in self._all_logs if UNKNOWN_PART not in log}
         for name, node in self._nodes.items():
             conditions = dict.fromkeys(binding.trigger.when for binding in node.bound if binding.trigger.when)
             for when in conditions:
                 for stated in sorted(self._named[when]):
-                    bare = stated.removeprefix(METRICS)
+                    bare = stated.removeprefix(METRIC_PREFIX)
                     if bare in known or _is_logged(bare, self._all_logs):
                         continue
                     suggestion = _nearest_number(bare, known)
@@ -723,21 +727,21 @@ class _ScalarFinder:
 def _nearest_number(name: str, known: Collection[str]) -> str:
     """Return the number, or `loss`, that a name is nearly; "" if none."""
     for item in sorted(known):
-        if misspelt(name, item):
+        if is_misspelt(name, item):
             return item
     # With another letter it may be a loss of the task's own: "dloss".
-    has_letters_of_loss = {*name.lower()} <= {*LOSS}
-    if has_letters_of_loss and misspelt(name.lower(), LOSS, shortest=3):
-        return LOSS
+    has_letters_of_loss = {*name.lower()} <= {*LOSS_NAME}
+    if has_letters_of_loss and is_misspelt(name.lower(), LOSS_NAME, shortest=3):
+        return LOSS_NAME
     return ""
 
 
-def _logged(source: Source | None, bound: DeclaredBinding) -> Logged:
+def _find_logged_names(source: Source | None, bound: DeclaredBinding) -> Logged:
     """Return the names that each call of `run.log` in a method may give."""
     if "run" not in bound.takes:
         return []
     logged = []
-    for use in uses(source, {"log"}):
+    for use in find_uses(source, {"log"}):
         if use.call is None:
             continue
         arguments = use.call.args[:1] or [each.value for each in use.call.keywords if each.arg == "name"]
@@ -749,13 +753,13 @@ def _logged(source: Source | None, bound: DeclaredBinding) -> Logged:
 
 
 def _name(argument: ast.expr) -> list[str]:
-    """Return the names that an expression may be, with UNKNOWN in the place of the values of an f-string."""
+    """Return the names that an expression may be, with UNKNOWN_PART in the place of the values of an f-string."""
     match argument:
         case ast.Constant(value=str() as name):
             return [name]
         case ast.JoinedStr(values=parts):
-            name = "".join(str(part.value) if isinstance(part, ast.Constant) else UNKNOWN for part in parts)
-            if name.strip(UNKNOWN):
+            name = "".join(str(part.value) if isinstance(part, ast.Constant) else UNKNOWN_PART for part in parts)
+            if name.strip(UNKNOWN_PART):
                 return [name]
             return []
         case ast.IfExp(body=first, orelse=other):
@@ -769,25 +773,25 @@ def _is_logged(number: str, logs: Iterable[str]) -> bool:
 
 
 def _may_be(log: str, name: str) -> bool:
-    pattern = ".+".join(map(re.escape, log.split(UNKNOWN)))
+    pattern = ".+".join(map(re.escape, log.split(UNKNOWN_PART)))
     return re.fullmatch(pattern, name) is not None
 
 
-ATTRIBUTES = {"model": ("model",), "optimizer": ("optimizer", "lr")}
+ATTRIBUTE_SLOTS = {"model": ("model",), "optimizer": ("optimizer", "lr")}
 """The slots that an attribute of the run is, where there is one model and one optimizer."""
 
-KEYED = ("metrics", "checkpoint", "outputs")
+KEYED_ARGUMENTS = ("metrics", "checkpoint", "outputs")
 """The arguments that hold something by name, each called as its slot."""
 
 Read = tuple[str, str, Where | None]
 """A slot, how the source says that, and where."""
 
 
-def undeclared_slots(plan: Plan, nodes: Nodes, sources: Sources) -> Iterator[Problem]:
+def find_undeclared_slots(plan: Plan, nodes: Nodes, sources: Sources) -> Iterator[Problem]:
     """Yield a warning for each hook without slots that reads what another one writes at the same point."""
-    silent = {name for name, node in nodes.items() if not any(_declared(b.reads, b.writes) for b in node.bound)}
+    silent = {name for name, node in nodes.items() if not any(_is_declared(b.reads, b.writes) for b in node.bound)}
     for point in dict.fromkeys(binding.point for binding in plan.bindings):
-        writers = [binding for binding in plan.at(point) if _declared(binding.writes)]
+        writers = [binding for binding in plan.at(point) if _is_declared(binding.writes)]
         if writers:
             readers = [binding for binding in plan.at(point) if binding.hook in silent]
         else:
@@ -795,29 +799,32 @@ def undeclared_slots(plan: Plan, nodes: Nodes, sources: Sources) -> Iterator[Pro
         result = [
             (reader, read, writer)
             for reader in readers
-            for read in _slots_read(sources[reader.hook][reader.method], reader)
+            for read in _iter_slots_read(sources[reader.hook][reader.method], reader)
             for writer in writers
-            if any(read[0] == slot or read[0] in wider(slot) or slot in wider(read[0]) for slot in writer.writes)
+            if any(
+                read[0] == slot or read[0] in iter_wider_slots(slot) or slot in iter_wider_slots(read[0])
+                for slot in writer.writes
+            )
         ]
         if not result:
             continue
         decisions = PointDecisions(plan.at(point), plan.edges_at(point), plan.hooks_by_name)
         for reader, read, writer in result:
             if _is_open(decisions, reader, writer):
-                yield _described(plan, reader, read, writer, nodes[reader.hook].where)
+                yield _describe_read(plan, reader, read, writer, nodes[reader.hook].where)
 
 
-def _declared(*slots: tuple[str, ...]) -> bool:
+def _is_declared(*slots: tuple[str, ...]) -> bool:
     """Say whether any slots are such as a hook declares; numbers are found in its source and its condition."""
     return any(root(slot) != "scalars" for some in slots for slot in some)
 
 
-def _slots_read(source: Source | None, reader: Binding) -> Iterator[Read]:
+def _iter_slots_read(source: Source | None, reader: Binding) -> Iterator[Read]:
     result: dict[str, Read] = {}
-    for use in uses(source, ATTRIBUTES) if "run" in reader.takes else ():
-        for slot in ATTRIBUTES[use.name]:
+    for use in find_uses(source, ATTRIBUTE_SLOTS) if "run" in reader.takes else ():
+        for slot in ATTRIBUTE_SLOTS[use.name]:
             result.setdefault(slot, (slot, f"run.{use.name}", use.where))
-    for argument in KEYED:
+    for argument in KEYED_ARGUMENTS:
         for key, where in keys_read(source, argument) if argument in reader.takes else ():
             result.setdefault(f"{argument}.{key}", (f"{argument}.{key}", f'{argument}["{key}"]', where))
     if "batch" in reader.takes:
@@ -833,7 +840,7 @@ def _is_open(decisions: PointDecisions, item: Binding, other: Binding) -> bool:
     return not decisions.is_ordered(first, then)
 
 
-def _described(plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where) -> Problem:
+def _describe_read(plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where) -> Problem:
     slot, source, line = read
     message = f'hook "{reader.hook}" reads {source} at {reader.point}{f" ({in_words(line)})" if line else ""}'
     order = "after"

@@ -41,14 +41,14 @@ class WeightAverageHook(Hook):
         """Give the network its weights back, if the average is in place of them."""
 
 
-def averages_of(hooks: Mapping[str, Any]) -> dict[str, WeightAverageHook]:
+def find_averages(hooks: Mapping[str, Any]) -> dict[str, WeightAverageHook]:
     """Return the hooks that keep an average, by name."""
     return {name: hook for name, hook in hooks.items() if isinstance(hook, WeightAverageHook)}
 
 
 def find_average(hooks: Mapping[str, Any], name: str) -> WeightAverageHook:
     """Return the hook that keeps an average by its name. Raises UserError, which names those that there are."""
-    averages = averages_of(hooks)
+    averages = find_averages(hooks)
     if name in averages:
         return averages[name]
     if not averages:
@@ -63,7 +63,7 @@ def average_in_place(run: Any, name: str | None) -> Iterator[None]:
         wanted = None
     else:
         wanted = find_average(run.hooks, name)
-    placed = [average for average in averages_of(run.hooks).values() if average.placed_at is not None]
+    placed = [average for average in find_averages(run.hooks).values() if average.placed_at is not None]
     placed.sort(key=lambda average: average.placed_at or 0)
     is_there = placed == ([] if wanted is None else [wanted])
     if is_there:
@@ -90,5 +90,5 @@ def validate_average(hooks: Mapping[str, Any], name: str) -> None:
     if name != NO_AVERAGE and not find_average(hooks, name).has_average:
         message = f'the checkpoint has no average "{name}": it had not begun'
         raise UserError(Problem(message, hint=f"--average {NO_AVERAGE}"))
-    for hook_name, average in averages_of(hooks).items():
+    for hook_name, average in find_averages(hooks).items():
         average.is_validated = hook_name == name

@@ -14,16 +14,16 @@ from textual.worker import Worker, WorkerState
 
 from hookflow.events.commands import COMMANDS, stop_now
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.bindings import NAVIGATION, REPLAY, TERMINAL, TRAINING
+from hookflow.monitor.bindings import NAVIGATION_KEYS, REPLAY_KEYS, TERMINAL_KEYS, TRAINING_KEYS
 from hookflow.monitor.dashboard import Dashboard, ViewChoices
-from hookflow.monitor.health import ALIVE, Condition
+from hookflow.monitor.health import ALIVE_CONDITIONS, Condition
 from hookflow.monitor.palette import ActionProvider
 from hookflow.monitor.process_watch import (
-    Machine,
     MachineSensor,
+    MachineState,
     ProcessView,
     StackRequest,
-    look_at_process,
+    inspect_process,
 )
 from hookflow.monitor.run_store import POLLS_PER_SECOND, RunStore
 from hookflow.monitor.screens import questions
@@ -45,8 +45,8 @@ from hookflow.monitor.screens.system import SystemScreen
 from hookflow.monitor.screens.trace import TraceScreen
 from hookflow.monitor.settings import Preferences
 from hookflow.monitor.state import RunState
-from hookflow.monitor.terminal import Outcome, Severity, announcement
-from hookflow.monitor.widgets.replay_bar import moments_of
+from hookflow.monitor.terminal import DashboardResult, Severity, make_announcement
+from hookflow.monitor.widgets.replay_bar import list_moments
 
 CALM_AFTER = 5.0
 """Seconds without a change until there are fewer looks at the log."""
@@ -61,7 +61,7 @@ SKIPPED_SHARE = 0.05
 """The share of a recording that a long step takes."""
 
 
-PAGES: tuple[type[PageScreen], ...] = (
+PAGE_SCREENS: tuple[type[PageScreen], ...] = (
     OverviewScreen,
     HooksScreen,
     MetricsScreen,
@@ -84,7 +84,7 @@ DETAIL_SCREENS: tuple[type[PageScreen], ...] = (
 class ProcessSeen(Message):
     """A worker has looked at the processes of a run and at the machine."""
 
-    def __init__(self, directory: RunDir, process: ProcessView, machine: Machine | None) -> None:
+    def __init__(self, directory: RunDir, process: ProcessView, machine: MachineState | None) -> None:
         super().__init__()
         self.directory = directory
         self.process = process
@@ -100,10 +100,10 @@ class MonitorApp(Dashboard):
     process that trains: see `hookflow.runner.distributed.failures`.
     """
 
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {page.page_name: page for page in PAGES}
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {page.page_name: page for page in PAGE_SCREENS}
     COMMANDS: ClassVar[set[Any]] = {ActionProvider}
 
-    BINDINGS: ClassVar[list[BindingType]] = [*NAVIGATION, *TRAINING, *REPLAY, *TERMINAL]
+    BINDINGS: ClassVar[list[BindingType]] = [*NAVIGATION_KEYS, *TRAINING_KEYS, *REPLAY_KEYS, *TERMINAL_KEYS]
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class MonitorApp(Dashboard):
         self._wants_stacks = False
         self._trouble: int | None = None
         self._told_ids: set[str] = set()
-        self.set_keymap(self.preferences.settings.keymap())
+        self.set_keymap(self.preferences.settings.make_keymap())
 
     @property
     def state(self) -> RunState:
@@ -169,16 +169,16 @@ class MonitorApp(Dashboard):
         if not self.screen_stack:  # the app is on its way out
             return
         pause = self.store.poll()
-        if self.store.own_end(self._since) and self.store.directory == self._own_run:
-            self.exit(Outcome.ENDED)
+        if self.store.is_ended_by_mistake(self._since) and self.store.directory == self._own_run:
+            self.exit(DashboardResult.ENDED)
             return
         if self.store.revision != self._shown_revision:
             self._shown_revision = self.store.revision
             self._changed_at = time.monotonic()
-        self._announce()
+        self._announce_condition()
         self._tell_answers()
         self._close_vain_question()
-        self._look_if_due()
+        self._read_sensors_if_due()
         if self.page is not None:
             self.page.update_run()
         if self._is_calm and not (self.store.player and self.store.player.playing):
@@ -200,17 +200,17 @@ class MonitorApp(Dashboard):
             self._timer.stop()
             self._timer = self.set_timer(1 / POLLS_PER_SECOND, self._tick)
 
-    def _announce(self) -> None:
+    def _announce_condition(self) -> None:
         """Let the terminal announce an end, a failure or a stall that comes while the run is watched."""
         store = self.store
         if store.is_replay or store.is_behind:
             return
-        health = store.examine_live()
+        health = store.assess_live_health()
         before = self._condition
         self._condition = health.condition
-        is_new = before in ALIVE and before != health.condition
+        is_new = before in ALIVE_CONDITIONS and before != health.condition
         if is_new and health.occasion in self.preferences.settings.notify:
-            self.write(announcement(store.directory, health))
+            self.write(make_announcement(store.directory, health))
 
     def _tell_answers(self) -> None:
         """Say what the run has answered to the commands that were sent from here."""
@@ -236,7 +236,7 @@ class MonitorApp(Dashboard):
 
     # Looks at the process and the machine
 
-    def _look_if_due(self) -> None:
+    def _read_sensors_if_due(self) -> None:
         if self._sensor is None:
             return
         if self._is_calm:
@@ -244,22 +244,22 @@ class MonitorApp(Dashboard):
         else:
             pause = SECONDS_BETWEEN_LOOKS
         if time.monotonic() - self._looked_at >= pause:
-            self._look(self._sensor)
+            self._read_sensors(self._sensor)
 
-    def look_at_stacks(self) -> None:
+    def read_stacks(self) -> None:
         """Take the stacks of all ranks again."""
         self._wants_stacks = True
         if self._sensor is not None:
-            self._look(self._sensor)
+            self._read_sensors(self._sensor)
 
-    def _look(self, sensor: MachineSensor) -> None:
+    def _read_sensors(self, sensor: MachineSensor) -> None:
         """Look at the process, and at the machine while the run goes on, from a thread: it may take seconds."""
         store = self.store
         directory = store.directory
         before = store.process
         over = store.health.over
         request = StackRequest(
-            store.ranks_here(),
+            store.make_ranks_here(),
             store.plan,
             shown=isinstance(self.page, StacksScreen) and not store.readonly,
             stalls=store.health.condition == "stalled" and not store.readonly,
@@ -268,16 +268,16 @@ class MonitorApp(Dashboard):
         self._wants_stacks = False
         self._looked_at = time.monotonic()
 
-        def look() -> None:
+        def inspect_once() -> None:
             self._child_exit()
-            process = look_at_process(directory, before, request)
+            process = inspect_process(directory, before, request)
             if over or process.life == "remote":
                 machine = None
             else:
                 machine = sensor.look()
             self.post_message(ProcessSeen(directory, process, machine))
 
-        self.run_worker(look, thread=True, group="look", exclusive=True, exit_on_error=False)
+        self.run_worker(inspect_once, thread=True, group="look", exclusive=True, exit_on_error=False)
 
     def on_process_seen(self, message: ProcessSeen) -> None:
         if message.directory == self.store.directory:
@@ -374,7 +374,7 @@ class MonitorApp(Dashboard):
 
     def action_pause(self) -> None:
         is_paused = self.store.state.stage == "paused"
-        self.send_command(self.store.latest_of("pause", "resume", is_on=is_paused))
+        self.send_command(self.store.choose_undoing_command("pause", "resume", is_on=is_paused))
 
     def action_switch_hook(self) -> None:
         """Switch the hook at the cursor off, or on again."""
@@ -386,7 +386,7 @@ class MonitorApp(Dashboard):
             self.say("no hook is at the cursor")
             return
         is_on = binding.hook not in self.store.state.disabled
-        command = self.store.latest_of("on", "off", binding.hook, is_on=is_on)
+        command = self.store.choose_undoing_command("on", "off", binding.hook, is_on=is_on)
         if self.send_command(command, binding.hook) and command == "off":
             self.say(f'hook "{binding.hook}" off; the same key switches it on again')
 
@@ -458,7 +458,7 @@ class MonitorApp(Dashboard):
         if player is None:
             self.say("only a replay has this: hookflow watch --replay")
             return
-        times = [moment.t for moment in moments_of(self.store) if moment.kind == "epoch"]
+        times = [moment.t for moment in list_moments(self.store) if moment.kind == "epoch"]
         if step > 0:
             ahead = [t for t in times if t > player.moment]
         else:
@@ -487,7 +487,7 @@ class MonitorApp(Dashboard):
 
         self.push_screen(PromptDialog("go to iteration"), go)
 
-    def continued(self) -> None:
+    def resume_replay(self) -> None:
         """Let a replay go on from where it was: it was not watched meanwhile."""
         if self.store.player is not None:
             self.store.player.restart_clock()
@@ -518,18 +518,18 @@ class MonitorApp(Dashboard):
     def leave(self) -> None:
         """Leave the dashboard; the training goes on, if it does."""
         is_over = self.store.directory == self._own_run and (self.store.is_replay or self.store.health.over)
-        self.exit(Outcome.ENDED if is_over else Outcome.DETACHED)
+        self.exit(DashboardResult.ENDED if is_over else DashboardResult.DETACHED)
 
     def stop_and_leave(self) -> None:
         """Ask the run to stop, and leave where that was possible; else a notice says why not."""
         if self.send_command("stop"):
-            self.exit(Outcome.STOP)
+            self.exit(DashboardResult.STOP)
 
 
-def bindings_by_page() -> dict[str, list[Binding]]:
+def list_bindings_by_page() -> dict[str, list[Binding]]:
     """Return the keys of the dashboard that have a name: those of every page under "", then those of each page."""
     pages: dict[str, list[Binding]] = {"": [*_named_bindings(MonitorApp), *_named_bindings(PageScreen)]}
-    screens: tuple[type[PageScreen], ...] = (*PAGES, StacksScreen, *DETAIL_SCREENS)
+    screens: tuple[type[PageScreen], ...] = (*PAGE_SCREENS, StacksScreen, *DETAIL_SCREENS)
     for screen in screens:
         own = _named_bindings(screen)
         if own:
@@ -543,10 +543,10 @@ def _named_bindings(owner: type[DOMNode]) -> list[Binding]:
     return [each for each in declared if isinstance(each, Binding) and each.id]
 
 
-def pages_of_actions() -> dict[str, list[str]]:
+def list_pages_of_actions() -> dict[str, list[str]]:
     """Return the names that `dashboard.toml` may give keys to, each with its pages; "" stands for every page."""
     pages: dict[str, list[str]] = {}
-    for page, bindings in bindings_by_page().items():
+    for page, bindings in list_bindings_by_page().items():
         for binding in bindings:
             assert binding.id is not None
             pages.setdefault(binding.id, []).append(page)

@@ -29,7 +29,7 @@ PAGE_KEYS = tuple(
 )
 """The digits, which go to the pages."""
 
-NAVIGATION = (
+NAVIGATION_KEYS = (
     key("question_mark", "help", "the keys of the page, and of every page", "help", footer="keys", display="?"),
     key("colon", "command_palette", "every action by its name", "palette", footer="commands", display=":"),
     *PAGE_KEYS,
@@ -41,7 +41,7 @@ NAVIGATION = (
     key("v", "toggle_window", "times of the last 60 s, or of the whole attempt", "window"),
 )
 
-TRAINING = (
+TRAINING_KEYS = (
     key("ctrl+p", "pause", "pause the training, and resume it", "pause", footer="pause"),
     key("ctrl+n", "command('step')", "train one iteration of a paused training", "step"),
     key("ctrl+s", "command('checkpoint')", "save a checkpoint now", "checkpoint", footer="save"),
@@ -53,7 +53,7 @@ TRAINING = (
     key("ctrl+x", "stop", "stop the training (asks first)", "stop", footer="stop…"),
 )
 
-REPLAY = (
+REPLAY_KEYS = (
     key("comma", "replay_step(-1)", "a frame back", "frame-back", display=","),
     key("full_stop", "replay_step(1)", "a frame on", "frame-on", display="."),
     key("shift+left", "replay_skip(-1)", "5 % back", "far-back"),
@@ -67,7 +67,7 @@ REPLAY = (
     key("I", "replay_iteration", "to an iteration", "iteration"),
 )
 
-TERMINAL = (
+TERMINAL_KEYS = (
     key("T", "next_theme", "the next theme: dark, light, colour-blind; remembered", "theme"),
     key("M", "switch_mouse", "leave the mouse to the terminal, to select text, and back; remembered", "mouse"),
     key("P", "save_image", "save an image (SVG) in the run directory", "image"),

@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 
 from textual.strip import Strip
 
-from hookflow.monitor.durations import median_of_means
-from hookflow.monitor.style import SPARKS, Part, row
-from hookflow.numbers import number_of_4_digits, span
+from hookflow.monitor.durations import compute_median_of_means
+from hookflow.monitor.style import SPARK_BLOCKS, Part, row
+from hookflow.numbers import format_span, number_of_4_digits
 
 Unit = Literal["it", "epoch", "time"]
 """Units of the x-axis: iterations, epochs, or seconds of training."""
@@ -62,7 +62,7 @@ class Axis:
         if self.unit == "it":
             return f"it {x:.0f}"
         if self.unit == "time":
-            return span(x)
+            return format_span(x)
         decimals = 1
         if self.last - self.first < 20:
             decimals = 2
@@ -71,7 +71,7 @@ class Axis:
     def tick(self, x: float) -> str:
         """Return a round value without its unit."""
         if self.unit == "time":
-            return span(x)
+            return format_span(x)
         return f"{x:.6g}"
 
 
@@ -86,8 +86,8 @@ def _round_step(least: float) -> int:
     return step * 10
 
 
-_MAX = sys.float_info.max
-_MIN = sys.float_info.min
+_MAX_FLOAT = sys.float_info.max
+_MIN_FLOAT = sys.float_info.min
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +103,15 @@ class Scale:
         """Return the scale from the least to the greatest value; with a margin where they are the same."""
         low = min(values)
         high = max(values)
-        is_above_zero = low >= _MIN
+        is_above_zero = low >= _MIN_FLOAT
         is_flat = high - low < 1e-12 * max(abs(high), 1e-12)
         if is_flat:
             if is_above_zero:
                 margin = low / 10
             else:
                 margin = max(-low / 10, 1.0)
-            low = max(low - margin, -_MAX)
-            high = min(high + margin, _MAX)
+            low = max(low - margin, -_MAX_FLOAT)
+            high = min(high + margin, _MAX_FLOAT)
         return cls(low, high, log and is_above_zero)
 
     def place(self, value: float) -> float:
@@ -140,7 +140,7 @@ def without_outliers(values: Sequence[float]) -> list[float]:
     return ordered[math.ceil(0.01 * last) : math.floor(0.99 * last) + 1]
 
 
-def ticks(values: Sequence[float], width: int) -> list[str]:
+def format_ticks(values: Sequence[float], width: int) -> list[str]:
     """Return the values of one axis, all with the same number of decimals: three digits of what tells them apart.
 
     There are fewer where `width` characters do not hold them; where none tells them apart, or all are below a
@@ -161,13 +161,13 @@ def ticks(values: Sequence[float], width: int) -> list[str]:
 
 # Dots: a cell of braille is two of them wide, and four high
 
-_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_BRAILLE_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 DotRows = list[list[int]]
 """Rows of cells from the top; each cell is the sum of its dots' bits."""
 
 
-def _clamped(place: float) -> float:
+def _clamp(place: float) -> float:
     return min(max(place, 0.0), 1.0)
 
 
@@ -181,8 +181,8 @@ def draw(points: Iterable[tuple[float, float]], width: int, height: int) -> DotR
     last_row = 4 * height - 1
     columns: dict[int, list[float]] = {}
     for x, y in points:
-        column = round(_clamped(x) * last_column)
-        columns.setdefault(column, []).append(_clamped(y))
+        column = round(_clamp(x) * last_column)
+        columns.setdefault(column, []).append(_clamp(y))
     before: tuple[int, float] | None = None
     for column, heights_there in sorted(columns.items()):
         mean = sum(heights_there) / len(heights_there)
@@ -196,7 +196,7 @@ def draw(points: Iterable[tuple[float, float]], width: int, height: int) -> DotR
 
 
 def _set_dot(cells: DotRows, column: int, row_of_dots: int) -> None:
-    cells[row_of_dots // 4][column // 2] |= _BITS[column % 2][row_of_dots % 4]
+    cells[row_of_dots // 4][column // 2] |= _BRAILLE_BITS[column % 2][row_of_dots % 4]
 
 
 def _draw_segment(cells: DotRows, start: tuple[int, float], end: tuple[int, float]) -> None:
@@ -217,15 +217,15 @@ def _draw_segment(cells: DotRows, start: tuple[int, float], end: tuple[int, floa
         previous = current
 
 
-def _hatch(band: Iterable[tuple[float, float, float]], width: int, height: int) -> DotRows:
+def _draw_hatch(band: Iterable[tuple[float, float, float]], width: int, height: int) -> DotRows:
     """Return every second dot between the least and the greatest values."""
     cells = [[0] * width for _ in range(height)]
     last_column = 2 * width - 1
     last_row = 4 * height - 1
     for x, low, high in band:
-        column = round(_clamped(x) * last_column)
-        bottom = round((1 - _clamped(low)) * last_row)
-        top = round((1 - _clamped(high)) * last_row)
+        column = round(_clamp(x) * last_column)
+        bottom = round((1 - _clamp(low)) * last_row)
+        top = round((1 - _clamp(high)) * last_row)
         first = top + (top + column) % 2
         for dot in range(first, bottom + 1, 2):
             _set_dot(cells, column, dot)
@@ -271,11 +271,11 @@ class PlotArea:
 
     def column(self, x: float) -> int:
         """Return the cell of a value of the x-axis; what lies beyond an end is at it."""
-        return round(_clamped(self.axis.place(x)) * (2 * self.width - 1)) // 2
+        return round(_clamp(self.axis.place(x)) * (2 * self.width - 1)) // 2
 
     def row(self, y: float) -> int:
         """Return the row of a finite value."""
-        return round((1 - _clamped(self.scale.place(y))) * (4 * self.height - 1)) // 4
+        return round((1 - _clamp(self.scale.place(y))) * (4 * self.height - 1)) // 4
 
 
 def plot(curves: Sequence[Curve], axis: Axis, scale: Scale, width: int, height: int) -> list[Cells]:
@@ -291,7 +291,7 @@ def plot(curves: Sequence[Curve], axis: Axis, scale: Scale, width: int, height: 
     return rows
 
 
-def _ink(rows: list[Cells], dots: DotRows, style: str) -> None:
+def _draw_dots(rows: list[Cells], dots: DotRows, style: str) -> None:
     """Put the dots over what is there."""
     for cells, line in zip(rows, dots, strict=True):
         for x, bits in enumerate(line):
@@ -305,7 +305,7 @@ def _draw_band(rows: list[Cells], curve: Curve, area: PlotArea) -> None:
         if low < high:
             band.append((area.axis.place(x), _bounded_place(area.scale, low), _bounded_place(area.scale, high)))
     if band:
-        _ink(rows, _hatch(band, area.width, area.height), "faint")
+        _draw_dots(rows, _draw_hatch(band, area.width, area.height), "faint")
 
 
 def _bounded_place(scale: Scale, value: float) -> float:
@@ -318,7 +318,7 @@ def _draw_line(rows: list[Cells], curve: Curve, area: PlotArea) -> None:
     for is_finite, points in groupby(curve.points, lambda point: math.isfinite(point[1])):
         if is_finite:
             places = [(area.axis.place(x), _bounded_place(area.scale, y)) for x, y, *_ in points]
-            _ink(rows, draw(places, area.width, area.height), curve.style)
+            _draw_dots(rows, draw(places, area.width, area.height), curve.style)
 
 
 def _draw_signs(rows: list[Cells], curve: Curve, area: PlotArea) -> None:
@@ -349,14 +349,14 @@ def _draw_signs(rows: list[Cells], curve: Curve, area: PlotArea) -> None:
 
 # Charts
 
-LABEL = 7
+LABEL_WIDTH = 7
 """Cells for the numbers at the left of a chart; more where a number takes more."""
 
 ROWS_BETWEEN_TICKS = 3
 """Rows without a number between two of the y-axis, at least."""
 
 
-def chart(
+def render_chart(
     curves: Sequence[Curve],
     axis: Axis,
     width: int,
@@ -375,13 +375,13 @@ def chart(
     num_rows = max(height - 2, 1)
     scale = _scale_of(curves, log, outliers)
     labels = _y_labels(scale, num_rows)
-    label_width = max([LABEL, *map(len, labels.values())])
+    label_width = max([LABEL_WIDTH, *map(len, labels.values())])
     room = max(width - label_width - 2, 1)
     rows: list[Cells] = [{} for _ in range(num_rows)]
     if scale is not None:
         rows = plot(curves, axis, scale, room, num_rows)
     below: Cells = dict.fromkeys(range(room), ("─", "rest"))
-    below |= marks_on(axis, marks, room)
+    below |= place_marks(axis, marks, room)
     if cursor is not None and 0 <= axis.place(cursor) <= 1:
         column = round(axis.place(cursor) * (room - 1))
         rows = [{column: ("│", "dim")} | cells for cells in rows]
@@ -389,9 +389,9 @@ def chart(
     strips = []
     for y, cells in enumerate(rows):
         label = labels.get(y, "")
-        strips.append(row(width, (f"{label:>{label_width}} ", "dim"), *parts_of(cells)))
+        strips.append(row(width, (f"{label:>{label_width}} ", "dim"), *make_parts(cells)))
     indent = " " * (label_width + 1)
-    strips.append(row(width, indent, *parts_of(below)))
+    strips.append(row(width, indent, *make_parts(below)))
     strips.append(row(width, indent, (x_labels(axis, room), "dim")))
     return strips[len(strips) - max(height, 0) :]
 
@@ -421,7 +421,7 @@ def _y_labels(scale: Scale | None, num_rows: int) -> dict[int, str]:
             parts = count
     rows = sorted({last * part // parts for part in range(parts + 1)})
     values = [scale.at(1 - y / max(last, 1)) for y in rows]
-    return dict(zip(rows, ticks(values, LABEL), strict=True))
+    return dict(zip(rows, format_ticks(values, LABEL_WIDTH), strict=True))
 
 
 TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
@@ -468,7 +468,7 @@ def _round_values(axis: Axis, count: int) -> list[float]:
     return [step * place for place in range(first, last + 1)]
 
 
-def legend(marks: Iterable[Mark]) -> str:
+def render_legend(marks: Iterable[Mark]) -> str:
     """Return what the marks mean, each sign once."""
     words = [f"{mark.sign} {mark.style}" for mark in marks]
     return "  ".join(dict.fromkeys(words))
@@ -478,7 +478,7 @@ TROUBLE_SIGNS = "▲✗"
 """Marks of which none is left out."""
 
 
-def marks_on(axis: Axis, marks: Iterable[Mark], width: int) -> Cells:
+def place_marks(axis: Axis, marks: Iterable[Mark], width: int) -> Cells:
     """Return the marks by their cells, later ones over earlier ones; the signs of troubles are all there.
 
     Of others that would touch their like, every second is left out.
@@ -493,20 +493,20 @@ def marks_on(axis: Axis, marks: Iterable[Mark], width: int) -> Cells:
     for (sign, style), columns in columns_of.items():
         kept = sorted(columns)
         if sign not in TROUBLE_SIGNS:
-            kept = _thinned(kept)
+            kept = _thin_columns(kept)
         for column in kept:
             cells[column] = (sign, style)
     return cells
 
 
-def _thinned(columns: list[int]) -> list[int]:
+def _thin_columns(columns: list[int]) -> list[int]:
     """Return the columns without every second, as often as some are less than three cells apart; the last stays."""
     while any(after - before < 3 for before, after in pairwise(columns)):
         columns = columns[::-2][::-1]
     return columns
 
 
-def parts_of(cells: Mapping[int, tuple[str, str]]) -> list[Part]:
+def make_parts(cells: Mapping[int, tuple[str, str]]) -> list[Part]:
     """Return a row of cells as few pieces of text."""
     parts: list[Part] = []
     text = ""
@@ -530,28 +530,28 @@ def parts_of(cells: Mapping[int, tuple[str, str]]) -> list[Part]:
 # Rows of bars and shades
 
 
-def heights(means: Sequence[float | None]) -> str:
+def render_bars(means: Sequence[float | None]) -> str:
     """Return the means as a row of bars, of which three eighths are as usual."""
-    eighths = 3 / (median_of_means(means) or 1.0)
-    bars = SPARKS[0] + SPARKS
+    eighths = 3 / (compute_median_of_means(means) or 1.0)
+    bars = SPARK_BLOCKS[0] + SPARK_BLOCKS
     row_of_bars = ""
     for mean in means:
         row_of_bars += " " if mean is None else bars[min(round(mean * eighths), 8)]
     return row_of_bars
 
 
-SHADES = (("░", "heat1"), ("▒", "heat1"), ("▒", "heat2"), ("▓", "heat2"), ("▓", "heat3"), ("█", "heat4"))
+HEAT_SHADES = (("░", "heat1"), ("▒", "heat1"), ("▒", "heat2"), ("▓", "heat2"), ("▓", "heat3"), ("█", "heat4"))
 
 
-def heat(values: Sequence[float | None], scale: Scale) -> list[Part]:
+def render_heat(values: Sequence[float | None], scale: Scale) -> list[Part]:
     """Return values as one row of shades; None is blank, and what is not finite ✗."""
     cells: Cells = {}
     for x, value in enumerate(values):
         if value is None:
             continue
         if math.isfinite(value):
-            shade = int(_clamped(scale.place(value)) * len(SHADES))
-            cells[x] = SHADES[min(shade, len(SHADES) - 1)]
+            shade = int(_clamp(scale.place(value)) * len(HEAT_SHADES))
+            cells[x] = HEAT_SHADES[min(shade, len(HEAT_SHADES) - 1)]
         else:
             cells[x] = ("✗", "error")
-    return parts_of(cells)
+    return make_parts(cells)

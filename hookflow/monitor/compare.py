@@ -10,15 +10,15 @@ import tomli
 
 from hookflow.events.reading import read_object, read_regular
 from hookflow.events.rundir import RunDir
-from hookflow.graph.plan import Difference, Plan, difference
-from hookflow.monitor.feed import Live
+from hookflow.graph.plan import Plan, PlanDifference, difference
+from hookflow.monitor.feed import LogFollower
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
-from hookflow.numbers import rough
+from hookflow.numbers import format_rough
 from hookflow.pipeline.source_map import flat
 
-LETTERS = "ABCDEFGH"
+RUN_LETTERS = "ABCDEFGH"
 """The names of runs beside one another; no more are compared at a time."""
 
 OF_THE_LOG = ("python", "torch", "device", "precision", "host", "world", "strategy")
@@ -30,7 +30,7 @@ class ComparedRun:
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
-        self.live = Live(run, kept=True)
+        self.live = LogFollower(run, kept=True)
         self.tables: dict[str, Any] = {}
         with suppress(OSError, ValueError, RecursionError):
             self.tables = tomli.loads(read_regular(run.pipeline).decode())
@@ -63,27 +63,27 @@ def env_info(run: RunDir) -> dict[str, Any]:
         return {}
 
 
-def unequal(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def find_differences(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the keys in which tables differ, with the value of each table; None where it has none."""
     differing = {}
-    for key in _every_key(tables):
+    for key in _collect_keys(tables):
         values = [table.get(key) for table in tables]
         if any(value != values[0] for value in values):
             differing[key] = values
     return differing
 
 
-def _every_key(tables: Iterable[Iterable[str]]) -> list[str]:
+def _collect_keys(tables: Iterable[Iterable[str]]) -> list[str]:
     """Return the keys of tables, each once, in the order in which they come."""
     return list(dict.fromkeys(chain.from_iterable(tables)))
 
 
-def plan_difference(first: ComparedRun, other: ComparedRun) -> Difference:
+def compare_plans(first: ComparedRun, other: ComparedRun) -> PlanDifference:
     """Return the keys, hooks, edges and orders in which the pipelines of two runs differ."""
     return difference((first.tables, first.plan), (other.tables, other.plan))
 
 
-def changed_keys(results: Sequence[Difference]) -> list[dict[str, Any]]:
+def changed_keys(results: Sequence[PlanDifference]) -> list[dict[str, Any]]:
     """Return of each run the keys in which one differs from the first, hooks that are not in both aside."""
     of_first: dict[str, Any] = {}
     for result in results:
@@ -94,16 +94,16 @@ def changed_keys(results: Sequence[Difference]) -> list[dict[str, Any]]:
     return of_each
 
 
-def metrics_of(states: Sequence[RunState]) -> list[str]:
+def list_metrics(states: Sequence[RunState]) -> list[str]:
     """Return the metrics of runs: those that hooks monitor first."""
-    names = _every_key(state.metrics.by_name for state in states)
-    return in_order(names, _every_key(state.monitored for state in states))
+    names = _collect_keys(state.metrics.by_name for state in states)
+    return in_order(names, _collect_keys(state.monitored for state in states))
 
 
 def results(states: Sequence[RunState]) -> dict[str, dict[str, list[float | None]]]:
     """Return of each metric the "last" value of each run, and the "best" one; None where a run has none."""
     by_metric: dict[str, dict[str, list[float | None]]] = {}
-    for name in metrics_of(states):
+    for name in list_metrics(states):
         last: list[float | None] = []
         best: list[float | None] = []
         for state in states:
@@ -116,7 +116,7 @@ def results(states: Sequence[RunState]) -> dict[str, dict[str, list[float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class TimeRow:
     """A hook or a phase, and how many ns it takes in each run; None where it does not occur."""
 
     name: str
@@ -148,42 +148,43 @@ class Spent:
         shorter, longer = sorted((first, farthest))
         if not shorter or longer / shorter <= 1.1:
             return ""
-        return f"×{rough(longer / shorter)} {'slower' if farthest > first else 'quicker'}"
+        return f"×{format_rough(longer / shorter)} {'slower' if farthest > first else 'quicker'}"
 
 
-def times(runs: Sequence[ComparedRun]) -> list[Spent]:
+def compute_times(runs: Sequence[ComparedRun]) -> list[TimeRow]:
     """Return where the time of an iteration went, over the last attempt of each run; the largest difference first.
 
     Hooks that fire elsewhere in the training are shared out over the iterations, too. Hooks that fire once
-    are not: their share would shrink with the length of a run; see `times_once`. The whole iteration comes last.
+    are not: their share would shrink with the length of a run; see `compute_one_time_costs`. The whole iteration comes
+    last.
     """
-    rows = _rows([_time_per_iteration(run.state, run.plan) for run in runs])
-    return sorted(rows, key=lambda row: (row.name == WHOLE, -abs(row.delta)))
+    rows = _make_rows([_time_per_iteration(run.state, run.plan) for run in runs])
+    return sorted(rows, key=lambda row: (row.name == ITERATION_ROW, -abs(row.delta)))
 
 
-def times_once(runs: Sequence[ComparedRun]) -> list[Spent]:
+def compute_one_time_costs(runs: Sequence[ComparedRun]) -> list[TimeRow]:
     """Return what hooks took before the training and after it, over the last attempt of each run.
 
     It is all of their time. The largest difference comes first.
     """
-    rows = _rows([_totals(run.state, run.plan, recurring=False) for run in runs])
+    rows = _make_rows([_sum_times(run.state, run.plan, recurring=False) for run in runs])
     return sorted(rows, key=lambda row: -abs(row.delta))
 
 
-WHOLE = "iteration"
+ITERATION_ROW = "iteration"
 
 
-def _rows(spent: Sequence[Mapping[str, float]]) -> list[Spent]:
+def _make_rows(spent: Sequence[Mapping[str, float]]) -> list[TimeRow]:
     """Return a row for each name, from the ns of each run by name."""
-    return [Spent(name, tuple(each.get(name) for each in spent)) for name in _every_key(spent)]
+    return [TimeRow(name, tuple(each.get(name) for each in spent)) for name in _collect_keys(spent)]
 
 
-def _totals(state: RunState, plan: Plan, *, recurring: bool) -> dict[str, float]:
+def _sum_times(state: RunState, plan: Plan, *, recurring: bool) -> dict[str, float]:
     """Return the ns of the hooks by hook and point: of points in the training loop, or of those outside it."""
     totals: dict[str, float] = {}
     for binding in plan.bindings:
         ns = state.first.timing(binding.id).total
-        if ns and plan.points.recurs(binding.point) == recurring:
+        if ns and plan.points.is_recurring(binding.point) == recurring:
             name = f"{binding.hook} @ {binding.point}"
             totals[name] = totals.get(name, 0.0) + ns
     return totals
@@ -195,13 +196,13 @@ def _time_per_iteration(state: RunState, plan: Plan) -> dict[str, float]:
     iters = attempt.sums["iters"]
     if not iters:
         return {}
-    totals = _totals(state, plan, recurring=True)
+    totals = _sum_times(state, plan, recurring=True)
     totals |= {phase: ns for phase, ns in attempt.by_phase.items() if phase != "hooks"}
-    totals[WHOLE] = state.iterating
+    totals[ITERATION_ROW] = state.iterating
     return {name: ns / iters for name, ns in totals.items() if ns}
 
 
-def points_of(state: RunState, name: str) -> list[tuple[int, float]]:
+def list_metric_points(state: RunState, name: str) -> list[tuple[int, float]]:
     """Return the values of a metric, or of a scalar where no metric is called so, by iteration."""
     return state.metrics.by_name.get(name) or [*state.scalars.get(name, ())]
 
@@ -209,4 +210,4 @@ def points_of(state: RunState, name: str) -> list[tuple[int, float]]:
 def names_of(runs: Iterable[ComparedRun]) -> list[str]:
     """Return what can be drawn of runs: their metrics, then their scalars."""
     states = [run.state for run in runs]
-    return _every_key([metrics_of(states), *(state.scalar_names for state in states)])
+    return _collect_keys([list_metrics(states), *(state.scalar_names for state in states)])

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from hookflow.events.now import NOWHERE
+from hookflow.events.now import NO_BINDING
 from hookflow.graph.plan import Binding
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.settings import Preferences
@@ -40,7 +40,7 @@ class Dashboard(Terminal):
         self.store = store
         self.choices = ViewChoices()
 
-    def picked_binding(self) -> Binding | None:
+    def find_picked_binding(self) -> Binding | None:
         """Return the hook at the cursor: the chosen one, else that which ended the run or hangs, else the costliest."""
         plan = self.store.plan
         state = self.store.state
@@ -53,8 +53,8 @@ class Dashboard(Terminal):
                 if (binding.hook, binding.point) == (error["hook"], error["point"]):
                     return binding
         if self.store.health.condition == "stalled":
-            binding_id, _seconds = self.store.inside.get(0, (NOWHERE, 0.0))
-            if NOWHERE < binding_id < len(plan.bindings):
+            binding_id, _seconds = self.store.inside.get(0, (NO_BINDING, 0.0))
+            if NO_BINDING < binding_id < len(plan.bindings):
                 return plan.bindings[binding_id]
         return max(plan.bindings, key=self._time_spent, default=None)
 
@@ -87,7 +87,7 @@ class Dashboard(Terminal):
         """Go to a page by its name."""
         raise NotImplementedError
 
-    def look_at_stacks(self) -> None:
+    def read_stacks(self) -> None:
         """Take the stacks of all ranks again."""
         raise NotImplementedError
 

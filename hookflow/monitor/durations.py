@@ -14,19 +14,19 @@ from itertools import islice, pairwise
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
-from hookflow.events.packing import add_packed, bin_of, percentile
+from hookflow.events.packing import add_packed, bin_of, compute_percentile
 from hookflow.events.records import PHASES, Frame, OnDevice
 from hookflow.graph.plan import Binding, Plan
 from hookflow.numbers import duration
 
-WINDOW = 60
+WINDOW_SECONDS = 60
 """Seconds that shares, means and rates look back."""
 
-RECENT = 10
+RECENT_SECONDS = 10
 """Seconds with calls that are compared with those before them."""
 
-SLOWER = 1.5
-"""A hook is slower once its last RECENT seconds with calls take so many times as long as those before."""
+SLOWDOWN_FACTOR = 1.5
+"""A hook is slower once its last RECENT_SECONDS with calls take so many times as long as those before."""
 
 MAX_UNCOUNTED = 64
 """Frames of a hook that may wait until they are counted."""
@@ -34,7 +34,7 @@ MAX_UNCOUNTED = 64
 MAX_BUCKETS = 512
 """Buckets of a history; when there would be more, two neighbours become one."""
 
-ITERATION = "iteration"
+ITERATION_HISTORY = "iteration"
 """The name of the history of whole iterations, beside those of `PHASES`."""
 
 
@@ -86,10 +86,10 @@ class CallTotals:
 
     def percentile(self, share: float) -> float:
         """Return the duration that `share` of the calls stay below, in ns; never above the longest."""
-        return min(percentile(self.bins, share), self.longest)
+        return min(compute_percentile(self.bins, share), self.longest)
 
 
-class Slowdown(NamedTuple):
+class SlowdownEvent(NamedTuple):
     """Since iteration `it` a call takes `ns`, and took `usual` ns before."""
 
     it: int
@@ -116,7 +116,7 @@ class TimedEntry(NamedTuple):
 
 
 class RollingWindow:
-    """The calls of the last `WINDOW` seconds.
+    """The calls of the last `WINDOW_SECONDS`.
 
     Entries are queued as they arrive, and added to the totals when these are read.
     """
@@ -129,11 +129,11 @@ class RollingWindow:
     def add(self, entry: TimedEntry) -> None:
         """Add the newest entry, and drop those that have left the window."""
         self.entries.append(entry)
-        oldest = entry.second - WINDOW
+        oldest = entry.second - WINDOW_SECONDS
         while not oldest < self.entries[0].second <= entry.second:  # it is later where the clock was set back
             self._drop_oldest()
 
-    def totals_since(self, second: int) -> CallTotals:
+    def sum_since(self, second: int) -> CallTotals:
         """Return the calls after a second, which is never before that of the last call, and drop those before."""
         while self.entries and self.entries[0].second <= second:
             self._drop_oldest()
@@ -156,7 +156,7 @@ class OffloadStats:
     """The calls of an offloaded hook, in its own thread: how many, their ns, and the longest.
 
     `waiting` are those that wait for the thread now, `dropped` those that found the queue full. `window` has the calls
-    of the last `WINDOW` seconds.
+    of the last `WINDOW_SECONDS`.
     """
 
     count: int = 0
@@ -178,10 +178,10 @@ class OffloadStats:
             self.window.add(TimedEntry(int(t), 0, (count, total, longest, 0, (0,))))
 
     def totals(self, since: float = -math.inf) -> CallTotals:
-        """Return the calls of the whole attempt, or since a moment of the last `WINDOW` seconds; without bins."""
+        """Return the calls of the whole attempt, or since a moment of the last `WINDOW_SECONDS`; without bins."""
         if since == -math.inf:
             return CallTotals(self.count, self.total, self.longest)
-        return self.window.totals_since(math.floor(since))
+        return self.window.sum_since(math.floor(since))
 
     def __str__(self) -> str:
         parts = [f"{self.count} calls"]
@@ -196,23 +196,23 @@ class OffloadStats:
 
 
 class SlowdownDetector:
-    """Compares the last `RECENT` seconds with calls with those before them, by medians: spikes weigh nothing."""
+    """Compares the last `RECENT_SECONDS` with calls with those before them, by medians: spikes weigh nothing."""
 
     def __init__(self) -> None:
-        self.slowdown: Slowdown | None = None
+        self.slowdown: SlowdownEvent | None = None
         self._recent: deque[tuple[int, float]] = deque()  # of each of the last seconds its first iteration and mean ns
         self._past: Counter[int] = Counter()  # the seconds before them, by the bin of their mean
         self._num_past = 0
-        self._next_median = RECENT  # at so many seconds the median of the past is taken again
+        self._next_median = RECENT_SECONDS  # at so many seconds the median of the past is taken again
         self._usual = 0.0  # that median
 
     def add_second(self, it: int, mean: float) -> None:
         """Take the mean of the calls of the next second, which begins at iteration `it`."""
         self._recent.append((it, mean))
-        if len(self._recent) > RECENT:
+        if len(self._recent) > RECENT_SECONDS:
             _, oldest_mean = self._recent.popleft()
             self._add_to_past(oldest_mean)
-        limit = SLOWER * self._usual
+        limit = SLOWDOWN_FACTOR * self._usual
         if limit == 0.0:
             return
         if self.slowdown is None and mean <= limit:
@@ -222,14 +222,14 @@ class SlowdownDetector:
         else:
             since = self.slowdown.it
         ns = median(each for _, each in self._recent)
-        self.slowdown = Slowdown(since, ns, self._usual) if ns > limit else None
+        self.slowdown = SlowdownEvent(since, ns, self._usual) if ns > limit else None
 
     def _add_to_past(self, mean: float) -> None:
         self._past[bin_of(round(mean))] += 1
         self._num_past += 1
         if self.slowdown is None and self._num_past >= self._next_median:
-            self._usual = percentile(self._past, 0.5)
-            self._next_median = self._num_past + max(RECENT, self._num_past // 10)
+            self._usual = compute_percentile(self._past, 0.5)
+            self._next_median = self._num_past + max(RECENT_SECONDS, self._num_past // 10)
 
     def _first_iteration_above(self, limit: float) -> int:
         return next(it for it, mean in self._recent if mean > limit)
@@ -291,19 +291,19 @@ class CallTiming:
         return self._count().total
 
     @property
-    def slowdown(self) -> Slowdown | None:
+    def slowdown(self) -> SlowdownEvent | None:
         """Since when a call takes longer; None while it does not."""
         self._count()
         return self._detector.slowdown
 
     def totals(self, since: float = -math.inf) -> CallTotals:
-        """Return the calls of the whole attempt, or since a moment of the last `WINDOW` seconds."""
+        """Return the calls of the whole attempt, or since a moment of the last `WINDOW_SECONDS`."""
         if since == -math.inf:
             return self._count()
-        return self._window.totals_since(math.floor(since))
+        return self._window.sum_since(math.floor(since))
 
     def time_spent(self, since: float) -> int:
-        """Return the nanoseconds since a moment of the last `WINDOW` seconds."""
+        """Return the nanoseconds since a moment of the last `WINDOW_SECONDS`."""
         return self.totals(since).total
 
 
@@ -329,7 +329,7 @@ class PhaseTotals:
 
 
 class DeviceWindow:
-    """The time on an accelerator, of the iterations that were sampled in the WINDOW seconds before the newest frame."""
+    """The time on an accelerator, of the iterations that were sampled in the WINDOW_SECONDS before the newest frame."""
 
     def __init__(self) -> None:
         self._frames: deque[tuple[float, OnDevice]] = deque()
@@ -337,7 +337,7 @@ class DeviceWindow:
     def add(self, t: float, record: OnDevice) -> None:
         """Add what a frame has sampled."""
         self._frames.append((t, record))
-        while not t - WINDOW < self._frames[0][0] <= t:
+        while not t - WINDOW_SECONDS < self._frames[0][0] <= t:
             self._frames.popleft()
 
     def iteration(self) -> float | None:
@@ -389,7 +389,7 @@ def _mean_ns(entries: Iterable[tuple[int, int]]) -> float | None:
 
 
 class IterationWindow(PhaseTotals):
-    """The WINDOW seconds before the newest frame; its sums have `samples` and `cost` (ns of writing frames), too."""
+    """The WINDOW_SECONDS before the newest frame; its sums have `samples` and `cost` (ns of writing frames), too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -403,19 +403,19 @@ class IterationWindow(PhaseTotals):
         self.add_sums(sums)
         self._iterations.add(TimedEntry(int(t), 0, iters))
         self._frames.append((int(t), sums))
-        while not t - WINDOW < self._frames[0][0] <= t:  # it is later where the clock was set back
+        while not t - WINDOW_SECONDS < self._frames[0][0] <= t:  # it is later where the clock was set back
             _, oldest = self._frames.popleft()
             self.add_sums(oldest, -1)
 
     @property
     def recent_iteration(self) -> float:
-        """The ns of an iteration in the last RECENT seconds that have one."""
-        seconds = sorted({second for second, _ in self._frames})[-RECENT:]
+        """The ns of an iteration in the last RECENT_SECONDS that have one."""
+        seconds = sorted({second for second, _ in self._frames})[-RECENT_SECONDS:]
         recent = [sums for second, sums in self._frames if second >= seconds[0]]
         count = sum(sums["iters"] for sums in recent)
         return sum(sums["ns"] for sums in recent) / (count or 1)
 
-    def median_of(self, name: str) -> float:
+    def compute_median(self, name: str) -> float:
         """Return the median over the frames of the ns of a phase, or "ns", in an iteration; 0.0 where there is none."""
         means = []
         ns = 0
@@ -428,7 +428,7 @@ class IterationWindow(PhaseTotals):
 
     def percentile(self, share: float) -> float:
         """Return the duration in ns that `share` of the iterations stayed below."""
-        return self._iterations.totals_since(-1).percentile(share)
+        return self._iterations.sum_since(-1).percentile(share)
 
 
 class CallHistory:
@@ -482,10 +482,10 @@ class CallHistory:
         for column in (self._counts, self._totals):
             del column[it // self._stride + 2 :]
 
-    def means(self, last: float, num_parts: int) -> list[float | None]:
+    def compute_means(self, last: float, num_parts: int) -> list[float | None]:
         """Return the mean ns in equal parts of the iterations up to `last`; None where there was no call."""
         result: list[float | None] = []
-        for start, end in _bucket_ranges(last, num_parts, self._stride, len(self._counts) - 1):
+        for start, end in _compute_bucket_ranges(last, num_parts, self._stride, len(self._counts) - 1):
             count = self._counts[end] - self._counts[start]
             total = self._totals[end] - self._totals[start]
             result.append(total / count if count else None)
@@ -493,7 +493,7 @@ class CallHistory:
 
 
 @lru_cache(maxsize=8)
-def _bucket_ranges(last: float, num_parts: int, stride: int, num_buckets: int) -> list[tuple[int, int]]:
+def _compute_bucket_ranges(last: float, num_parts: int, stride: int, num_buckets: int) -> list[tuple[int, int]]:
     """Return the first bucket of each part, and that behind its last one: those of all rows of a screen are alike."""
     edges = [int(last * part / num_parts // stride) for part in range(num_parts + 1)]
     ranges = []
@@ -502,7 +502,7 @@ def _bucket_ranges(last: float, num_parts: int, stride: int, num_buckets: int) -
     return ranges
 
 
-def median_of_means(means: Iterable[float | None]) -> float:
+def compute_median_of_means(means: Iterable[float | None]) -> float:
     """Return the median of the means, in which spikes weigh nothing; 0.0 where there was no call."""
     known = [mean for mean in means if mean is not None]
     return median(known or [0.0])
@@ -532,7 +532,7 @@ class CallHistories:
         if record["stage"] != "start":
             self._unfinished.update(record["phases"])
         if num_iterations:
-            self._history_at(ITERATION).add(it, num_iterations, iterations_ns)
+            self._history_at(ITERATION_HISTORY).add(it, num_iterations, iterations_ns)
             for phase in PHASES:
                 self._history_at(phase).add(it, num_iterations, self._unfinished[phase])
             self._unfinished.clear()
@@ -547,7 +547,7 @@ class CallHistories:
         """Return the history of a binding that this attempt has called for the first time."""
         key = binding_id
         if int(binding_id) < len(plan.bindings):
-            key = _binding_key(plan.bindings[int(binding_id)])
+            key = _make_binding_key(plan.bindings[int(binding_id)])
         history = self._history_at(key)
         self._by_id[binding_id] = history
         return history
@@ -564,9 +564,9 @@ class CallHistories:
         if isinstance(subject, str):
             key = subject
         else:
-            key = _binding_key(subject)
+            key = _make_binding_key(subject)
         return self._by_key.get(key) or CallHistory()
 
 
-def _binding_key(binding: Binding) -> str:
+def _make_binding_key(binding: Binding) -> str:
     return f"{binding.hook} {binding.point} {binding.method} {binding.half}"

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from hookflow.events.log import Tail
+from hookflow.events.log import TailReader
 from hookflow.events.reading import read_command, read_regular
 from hookflow.events.records import CommandRecord, Record
 from hookflow.events.run_lock import exit_code
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.monitor.log_reader import EVERYTHING, NEWEST, RunLogReader
+from hookflow.monitor.log_reader import EVERY_RECORD, NEWEST_RECORDS, RunLogReader
 from hookflow.monitor.ranks import NO_PLAN
-from hookflow.monitor.snapshots import STRIDE, LogPosition, Snapshot, Snapshots, bytes_before
+from hookflow.monitor.snapshots import SNAPSHOT_STRIDE_BYTES, LogPosition, Snapshot, Snapshots, bytes_before
 from hookflow.monitor.state import RunState
 
-UNREADABLE = Plan("unreadable", (), (), ())
+UNREADABLE_PLAN = Plan("unreadable", (), (), ())
 """Replaces an invalid plan, or one of an unknown version."""
 
 
@@ -27,16 +27,16 @@ def read_plan(run: RunDir, attempt: int | None = None) -> Plan | None:
     if attempt is None:
         path = run.plan
     else:
-        path = run.plan_of(attempt)
+        path = run.find_plan_path(attempt)
     try:
         return Plan.from_json(read_regular(path))
     except OSError:
         return None
     except ValueError:
-        return UNREADABLE
+        return UNREADABLE_PLAN
 
 
-class Live:
+class LogFollower:
     """Folds what a run appends to its logs.
 
     With `kept` it begins at the last snapshot of the state, so that it yields no records of before, and keeps more of
@@ -49,8 +49,8 @@ class Live:
         self._attempt = 0
         self._run = run
         self._newest = newest
-        self._logs = RunLogReader(run, NEWEST if newest else EVERYTHING)
-        self._commands = Tail[CommandRecord](run.commands, read_command)
+        self._logs = RunLogReader(run, NEWEST_RECORDS if newest else EVERY_RECORD)
+        self._commands = TailReader[CommandRecord](run.commands, read_command)
         self._folder: int | None = None  # held open, to find it again after it was moved
         with suppress(OSError):
             self._folder = os.open(run.path, os.O_RDONLY)
@@ -60,7 +60,7 @@ class Live:
         if kept:
             self._snapshots = Snapshots(run.events)
             # A state is kept only where all that was read is folded: after a read.
-            self._logs.first.chunk = min(STRIDE // 8, Tail.chunk)
+            self._logs.first.chunk = min(SNAPSHOT_STRIDE_BYTES // 8, TailReader.chunk)
             self._begin_at_snapshot(self._snapshots)
 
     def _begin_at_snapshot(self, snapshots: Snapshots) -> None:
@@ -104,7 +104,7 @@ class Live:
         num_bytes = 0
         for rank, reader in self._logs.readers.items():
             with suppress(OSError):
-                size = self._run.events_of(rank).stat().st_size
+                size = self._run.find_events_path(rank).stat().st_size
                 num_unread += max(size - reader.at, 0)
                 num_bytes += size
         return num_unread, num_bytes
@@ -123,7 +123,7 @@ class Live:
         for rank, record in self._logs.read():
             self._apply(rank, record)
             yield rank, record
-        self._note_unreadable()
+        self._report_unreadable()
 
     def _apply(self, rank: int, record: Record) -> None:
         if self._newest and record["k"] == "frame" and not self.state.frames:  # what was before is not known
@@ -132,7 +132,7 @@ class Live:
         if rank == 0 and record["k"] == "run":
             self._attempt += 1
             self._read_plan(self._attempt)
-        if self._snapshots is not None and self._logs.first.at - self._last_snapshot >= STRIDE // 2:
+        if self._snapshots is not None and self._logs.first.at - self._last_snapshot >= SNAPSHOT_STRIDE_BYTES // 2:
             self._keep_snapshot(self._snapshots)
 
     def _keep_snapshot(self, snapshots: Snapshots) -> None:
@@ -143,7 +143,7 @@ class Live:
         with suppress(OSError):
             others = {}
             for rank, reader in logs.others.items():
-                path = self._run.events_of(rank)
+                path = self._run.find_events_path(rank)
                 others[rank] = LogPosition(
                     name=path.name,
                     at=reader.at,
@@ -157,7 +157,7 @@ class Live:
             self._last_snapshot = logs.first.at
             snapshots.add(self._last_snapshot, snapshot)
 
-    def _note_unreadable(self) -> None:
+    def _report_unreadable(self) -> None:
         """Tell the state of logs and lines that cannot be read."""
         for problem in self._logs.unreadable:
             self.state.warn(problem)
@@ -173,20 +173,20 @@ class Live:
 
     def _read_plan(self, attempt: int) -> None:
         self.plan = read_plan(self._run, attempt)
-        if self.plan is UNREADABLE and self._attempt:  # once, and not before the first record has a time
+        if self.plan is UNREADABLE_PLAN and self._attempt:  # once, and not before the first record has a time
             self.state.warn("plan.json cannot be read: firings have no names")
 
 
-PERIOD = 0.25
+POLL_PERIOD_SECONDS = 0.25
 """Seconds between looks at the log."""
 
 EXIT_LOST = 1
 """The exit code for a run that left no end record, unless a signal killed a child."""
 
 
-def follow_records(
+def show_records(
     run: RunDir,
-    live: Live,
+    live: LogFollower,
     tell: Callable[[Record], None],
     child_exit: Callable[[], int | None] | None = None,
     look: Callable[[bool], None] = lambda over: None,
@@ -214,10 +214,10 @@ def follow_records(
             if end is not None:
                 return int(end["exit"])
             return exit_code(code or EXIT_LOST)
-        time.sleep(PERIOD)
+        time.sleep(POLL_PERIOD_SECONDS)
 
 
-def _is_over(run: RunDir, live: Live) -> bool:
+def _is_over(run: RunDir, live: LogFollower) -> bool:
     """Return whether nothing more will come. The end of an earlier attempt is not the end of the one that goes on."""
     if run.life() in ("gone", "missing"):
         return True

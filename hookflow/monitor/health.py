@@ -8,15 +8,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from hookflow.events.now import NOWHERE
-from hookflow.events.process_life import started_at
+from hookflow.events.now import NO_BINDING
+from hookflow.events.process_life import read_start_time
 from hookflow.events.records import Error
 from hookflow.events.rundir import Life, RunDir, run_argument, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.ranks import REMOTE_DELAY, format_ranks
 from hookflow.monitor.state import RunState
-from hookflow.numbers import lasting, one_line
-from hookflow.text import GLYPHS
+from hookflow.numbers import format_lasting, one_line
+from hookflow.text import CONDITION_GLYPHS
 
 MAX_CAUSES = 6
 """Lines on the causes of an error, at most; its traceback has all."""
@@ -47,10 +47,10 @@ def _failure_lines(state: RunState, rank: int, error: Error) -> list[str]:
     places = []
     if rank:
         places = [f"rank {rank}"]
-    places += placed(error)
+    places += describe_place(error)
     parts = [_failure(state), ", ".join(places), error["type"], one_line(error["text"])]
     lines = [": ".join(part for part in parts if part)]
-    raised = raised_at(error)
+    raised = find_raising_line(error)
     names_place = error["causes"].startswith(f"at {raised}, ")  # with the layer of the network
     if raised and not names_place:
         lines.append(f"at {raised}")
@@ -61,7 +61,7 @@ def _failure(state: RunState) -> Literal["failed", "refused"]:
     return "refused" if state.outcome == "refused" else "failed"  # another rank may have failed, and this one not
 
 
-def placed(error: Error) -> Iterator[str]:
+def describe_place(error: Error) -> Iterator[str]:
     """Yield the hook that raised, and the iteration where the text does not have it."""
     if error["hook"]:
         yield f'hook "{error["hook"]}" at {error["point"]}'
@@ -69,7 +69,7 @@ def placed(error: Error) -> Iterator[str]:
         yield f"iteration {error['it']}"
 
 
-def raised_at(error: Error) -> str:
+def find_raising_line(error: Error) -> str:
     """Return where in the user's own files it was raised, as people read it; nothing where that is not known."""
     file, colon, line = error["at"].rpartition(":")
     if colon:
@@ -92,9 +92,17 @@ Condition = Literal[
     "refused",
 ]
 
-ALIVE: tuple[Condition, ...] = ("running", "starting", "paused", "stalled")
-OVER: tuple[Condition, ...] = ("lost", "finished", "stopped", "interrupted", "failed", "refused", "unreadable")
-BAD: tuple[Condition, ...] = ("stalled", "lost", "failed", "refused", "unreadable")
+ALIVE_CONDITIONS: tuple[Condition, ...] = ("running", "starting", "paused", "stalled")
+ENDED_CONDITIONS: tuple[Condition, ...] = (
+    "lost",
+    "finished",
+    "stopped",
+    "interrupted",
+    "failed",
+    "refused",
+    "unreadable",
+)
+BAD_CONDITIONS: tuple[Condition, ...] = ("stalled", "lost", "failed", "refused", "unreadable")
 
 PATIENCE, PATIENCE_AT_FIRST = 10.0, 120.0
 """Seconds without any progress before a run counts as stalled; the first iteration may compile the model."""
@@ -109,16 +117,16 @@ class Health:
 
     @property
     def glyph(self) -> str:
-        return GLYPHS[self.condition]
+        return CONDITION_GLYPHS[self.condition]
 
     @property
     def over(self) -> bool:
         """Nothing more will come."""
-        return self.condition in OVER
+        return self.condition in ENDED_CONDITIONS
 
     @property
     def bad(self) -> bool:
-        return self.condition in BAD
+        return self.condition in BAD_CONDITIONS
 
     @property
     def occasion(self) -> Literal["end", "failure", "stall"] | None:
@@ -132,7 +140,7 @@ class Health:
         return "end"
 
 
-def examine(
+def assess_health(
     state: RunState,
     life: Life,
     clock: float,
@@ -164,12 +172,12 @@ def examine(
     if state.stage == "paused":
         return Health("paused")
     silent_seconds = clock - state.moved
-    if silent_seconds > _patience(state, life):
-        return Health("stalled", _stalled(state, silent_seconds, plan, inside))
+    if silent_seconds > _compute_patience(state, life):
+        return Health("stalled", _describe_stall(state, silent_seconds, plan, inside))
     return Health("starting" if state.stage == "start" else "running")
 
 
-def _patience(state: RunState, life: Life) -> float:
+def _compute_patience(state: RunState, life: Life) -> float:
     """Return after how many seconds without progress a run counts as stalled."""
     patience = PATIENCE_AT_FIRST
     if state.iterating:
@@ -183,7 +191,7 @@ def _patience(state: RunState, life: Life) -> float:
 def judge(run: RunDir, state: RunState, clock: float) -> Health:
     """Judge a run by the system's answer at this moment, and by its log."""
     life = run.life()
-    return examine(state, life, clock, suspicion=run.trouble() if life == "gone" else "")
+    return assess_health(state, life, clock, suspicion=run.trouble() if life == "gone" else "")
 
 
 def missing(state: RunState, moved: RunDir | None) -> str:
@@ -191,7 +199,7 @@ def missing(state: RunState, moved: RunDir | None) -> str:
     goes_on = ""
     if state.run.get("host") == socket.gethostname():
         pid = state.run.get("pid", 0)
-        process_began = started_at(pid)
+        process_began = read_start_time(pid)
         is_alive = process_began is not None and process_began <= state.run["t"] + 1
         goes_on = "; its process is gone"
         if is_alive:
@@ -201,18 +209,18 @@ def missing(state: RunState, moved: RunDir | None) -> str:
     return f"its run directory was moved to {short(moved.path)}{goes_on}: hookflow watch {run_argument(moved)}"
 
 
-def _stalled(state: RunState, seconds: float, plan: Plan | None, inside: Mapping[int, tuple[int, float]]) -> str:
+def _describe_stall(state: RunState, seconds: float, plan: Plan | None, inside: Mapping[int, tuple[int, float]]) -> str:
     """Return for how long and where it hangs, as far as is known; of several ranks, who holds up the others."""
-    nothing = f"no progress for {lasting(seconds)}"
+    nothing = f"no progress for {format_lasting(seconds)}"
     if state.ranks.first_failure:
         return f"{nothing}; {end_reason(state)[0]}"
     silent = state.ranks.silent
     if silent:
         number = max(silent, key=lambda rank: silent[rank])
-        return f"{nothing}, nothing from rank {number} for {lasting(silent[number])}"
+        return f"{nothing}, nothing from rank {number} for {format_lasting(silent[number])}"
     if plan is None or not inside:
         return nothing
-    stuck = _stuck(plan, inside)
+    stuck = _find_stuck_bindings(plan, inside)
     if not stuck:
         place = "not inside a hook"
         if state.stage == "save":
@@ -233,14 +241,14 @@ def inside_of(plan: Plan, binding: int, seconds: float) -> str:
     if not 0 <= binding < len(plan.bindings):
         return "not inside a hook"
     bound = plan.bindings[binding]
-    return f'{lasting(seconds)} inside "{bound.hook}" at {bound.point}'
+    return f'{format_lasting(seconds)} inside "{bound.hook}" at {bound.point}'
 
 
-def _stuck(plan: Plan, inside: Mapping[int, tuple[int, float]]) -> dict[int, list[int]]:
+def _find_stuck_bindings(plan: Plan, inside: Mapping[int, tuple[int, float]]) -> dict[int, list[int]]:
     """Return the bindings that fewest ranks are inside of, with these: most are where they wait for the others."""
     stuck: dict[int, list[int]] = {}
     for rank, (binding, _) in sorted(inside.items()):
-        if NOWHERE < binding < len(plan.bindings):
+        if NO_BINDING < binding < len(plan.bindings):
             stuck.setdefault(binding, []).append(rank)
     fewest = min(map(len, stuck.values()), default=0)
     return {binding: ranks for binding, ranks in stuck.items() if len(ranks) == fewest}
@@ -251,5 +259,5 @@ def blocking_ranks(silent: Iterable[int], plan: Plan, inside: Mapping[int, tuple
     silent_here = [rank for rank in silent if rank in inside]
     if silent_here:
         return silent_here
-    stuck = [rank for ranks in _stuck(plan, inside).values() for rank in ranks]
+    stuck = [rank for ranks in _find_stuck_bindings(plan, inside).values() for rank in ranks]
     return stuck or sorted(inside)

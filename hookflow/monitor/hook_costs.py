@@ -12,14 +12,20 @@ from hookflow.graph.collapse import collapse_groups
 from hookflow.graph.offload import is_thinned
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.render.loop import Row
-from hookflow.monitor.durations import ITERATION, SLOWER, WINDOW, CallTotals, median_of_means
+from hookflow.monitor.durations import (
+    ITERATION_HISTORY,
+    SLOWDOWN_FACTOR,
+    WINDOW_SECONDS,
+    CallTotals,
+    compute_median_of_means,
+)
 from hookflow.monitor.ranks import RankState
 from hookflow.monitor.state import RunState
 from hookflow.monitor.throughput import Throughput
-from hookflow.numbers import aligned, percent, rough
+from hookflow.numbers import format_aligned, format_percent, format_rough
 from hookflow.pipeline.groups import GROUP_PREFIX
 
-COSTS = 0.01
+MIN_COST_SHARE = 0.01
 """The share of the iterations from which on a hook that has become slower is marked."""
 
 HISTORY_PARTS = 64
@@ -82,17 +88,17 @@ class CallCost:
     @property
     def is_slower(self) -> bool:
         """Whether it has become slower, and that costs something."""
-        return self.slowdown is not None and (self.share or 0.0) >= COSTS
+        return self.slowdown is not None and (self.share or 0.0) >= MIN_COST_SHARE
 
     @property
     def slowdown_text(self) -> str:
         """How much slower it has become; empty where it has not, or cannot be compared yet."""
         if self.slowdown is None:
             return ""
-        return f"{rough(self.slowdown)}× slower"
+        return f"{format_rough(self.slowdown)}× slower"
 
 
-def comes_to(state: RunState, plan: Plan, binding: Binding) -> bool:
+def is_reached(state: RunState, plan: Plan, binding: Binding) -> bool:
     """Return whether the run comes to the point of a binding, as far as its record and its calls say.
 
     A run without data for a validation or a test has none, no training predicts, and a run from scratch loads no
@@ -115,25 +121,27 @@ def comes_to(state: RunState, plan: Plan, binding: Binding) -> bool:
     return any(name == split or name.startswith(f"{split}.") for name in data)
 
 
-def unreached_bindings(state: RunState, plan: Plan) -> frozenset[int]:
+def find_unreached_bindings(state: RunState, plan: Plan) -> frozenset[int]:
     """Return the ids of the bindings to whose points the run does not come."""
-    return frozenset(binding.id for binding in plan.bindings if not comes_to(state, plan, binding))
+    return frozenset(binding.id for binding in plan.bindings if not is_reached(state, plan, binding))
 
 
-def window_start(state: RunState, plan: Plan, binding: Binding) -> float:
+def find_window_start(state: RunState, plan: Plan, binding: Binding) -> float:
     """Return when the last minute of a binding begins: inside iterations it is that of the training."""
     if plan.points.in_iteration(binding.point):
-        return state.first.trained - WINDOW
-    return state.now - WINDOW
+        return state.first.trained - WINDOW_SECONDS
+    return state.now - WINDOW_SECONDS
 
 
-def binding_cost(state: RunState, plan: Plan, pace: Throughput, binding: Binding, *, whole_attempt: bool) -> CallCost:
+def compute_binding_cost(
+    state: RunState, plan: Plan, pace: Throughput, binding: Binding, *, whole_attempt: bool
+) -> CallCost:
     """Return the cost of a hook at its point, in the last minute or in the whole attempt."""
     timing = state.first.timing(binding.id)
     every = call_frequency(plan, binding)
     if not timing.count:
         return CallCost(every)
-    recent = timing.totals(window_start(state, plan, binding))
+    recent = timing.totals(find_window_start(state, plan, binding))
     attempt = timing.totals()
     is_recent = recent.count > 0
     if whole_attempt:
@@ -166,7 +174,9 @@ def binding_cost(state: RunState, plan: Plan, pace: Throughput, binding: Binding
     )
 
 
-def background_cost(state: RunState, plan: Plan, binding: Binding, cost: CallCost, *, whole_attempt: bool) -> CallCost:
+def compute_background_cost(
+    state: RunState, plan: Plan, binding: Binding, cost: CallCost, *, whole_attempt: bool
+) -> CallCost:
     """Return the cost of a hook; an offloaded one has the mean and the longest of its calls in background.
 
     Their other percentiles are not recorded. The share stays that of the time that the training gave to the hook.
@@ -174,7 +184,7 @@ def background_cost(state: RunState, plan: Plan, binding: Binding, cost: CallCos
     stats = state.first.beside.get(binding.id)
     if stats is None or stats.count == 0:
         return cost
-    recent = stats.totals(window_start(state, plan, binding))
+    recent = stats.totals(find_window_start(state, plan, binding))
     is_recent = recent.count > 0
     shown = stats.totals()
     if is_recent and not whole_attempt:
@@ -193,7 +203,7 @@ def group_cost(
     state: RunState, plan: Plan, pace: Throughput, members: Sequence[Binding], *, whole_attempt: bool
 ) -> CallCost:
     """Return what the hooks of a group cost together at a point; a duration is that of a call of any of them."""
-    costs = [binding_cost(state, plan, pace, member, whole_attempt=whole_attempt) for member in members]
+    costs = [compute_binding_cost(state, plan, pace, member, whole_attempt=whole_attempt) for member in members]
     known = [cost for cost in costs if cost.count]
     if not known:
         return CallCost()
@@ -202,7 +212,7 @@ def group_cost(
     for member in members:
         timing = state.first.timing(member.id)
         if is_recent and not whole_attempt:
-            shown.merge(timing.totals(window_start(state, plan, member)))
+            shown.merge(timing.totals(find_window_start(state, plan, member)))
         else:
             shown.merge(timing.totals())
     frequencies = {cost.every for cost in costs}
@@ -221,13 +231,13 @@ def group_cost(
 
 
 def phase_cost(state: RunState, pace: Throughput, name: str, *, whole_attempt: bool) -> CallCost:
-    """Return the cost of a phase of the iteration, or of the whole iteration (`ITERATION`)."""
+    """Return the cost of a phase of the iteration, or of the whole iteration (`ITERATION_HISTORY`)."""
     minute = state.first.minute
     count = minute.sums["iters"]
-    before = median_of_means(state.histories.of(name).means(state.it + 1, HISTORY_PARTS))
+    before = compute_median_of_means(state.histories.of(name).compute_means(state.it + 1, HISTORY_PARTS))
     if not count or not before:
         return CallCost()
-    is_iteration = name == ITERATION
+    is_iteration = name == ITERATION_HISTORY
     if is_iteration:
         device = state.first.device.iteration()
     else:
@@ -242,9 +252,9 @@ def phase_cost(state: RunState, pace: Throughput, name: str, *, whole_attempt: b
         spent = whole
     else:
         spent = times.by_phase[name]
-    recent = minute.median_of("ns" if is_iteration else name)  # a median, in which spikes weigh nothing
+    recent = minute.compute_median("ns" if is_iteration else name)  # a median, in which spikes weigh nothing
     slowdown = None
-    if recent >= SLOWER * before:
+    if recent >= SLOWDOWN_FACTOR * before:
         slowdown = recent / before
     return CallCost(
         count=iters if is_iteration else 0,
@@ -260,8 +270,8 @@ def phase_cost(state: RunState, pace: Throughput, name: str, *, whole_attempt: b
 def row_cost(state: RunState, plan: Plan, pace: Throughput, row: Row, *, whole_attempt: bool) -> CallCost:
     """Return the cost of a row of the loop; rounds other than the iteration have none."""
     if row.binding is not None:
-        return binding_cost(state, plan, pace, row.binding, whole_attempt=whole_attempt)
-    if row.kind == "phase" or row.name == ITERATION:
+        return compute_binding_cost(state, plan, pace, row.binding, whole_attempt=whole_attempt)
+    if row.kind == "phase" or row.name == ITERATION_HISTORY:
         return phase_cost(state, pace, row.name, whole_attempt=whole_attempt)
     return CallCost()
 
@@ -302,7 +312,7 @@ def hook_status(state: RunState, plan: Plan, binding: Binding, cost: CallCost) -
     return "on"
 
 
-def pending_switch(state: RunState, hook: str) -> str:
+def find_pending_switch(state: RunState, hook: str) -> str:
     """Return "off" or "on" where a command that switches a hook is not answered yet; else ""."""
     switch = ""
     for request in state.pending:
@@ -311,13 +321,13 @@ def pending_switch(state: RunState, hook: str) -> str:
     return switch
 
 
-def settings_made(state: RunState, plan: Plan, hook: str) -> list[Acknowledged]:
+def list_settings(state: RunState, plan: Plan, hook: str) -> list[Acknowledged]:
     """Return the commands that have set arguments of a hook last."""
-    made = [state.setting(hook, argument) for argument in plan.hook(hook).settable]
+    made = [state.find_setting(hook, argument) for argument in plan.hook(hook).settable]
     return [each for each in made if each is not None]
 
 
-def slowest_rank(ranks: dict[int, RankState], binding: Binding, begin: float) -> tuple[int, float] | None:
+def find_slowest_rank(ranks: dict[int, RankState], binding: Binding, begin: float) -> tuple[int, float] | None:
     """Return the rank whose calls take longest, and how many times as long as those of the others (a median).
 
     It is None where fewer than two ranks have called the hook since `begin`.
@@ -376,7 +386,7 @@ def _matches_any(names: tuple[str, ...], word: str) -> bool:
     return any(word in name or fnmatchcase(name, word) for name in names)
 
 
-def costs_by_binding(state: RunState, plan: Plan, write: Callable[[CallCost, bool], str]) -> dict[int, str]:
+def format_costs(state: RunState, plan: Plan, write: Callable[[CallCost, bool], str]) -> dict[int, str]:
     """Return for each hook that was called what it cost in the whole attempt, written by `write`.
 
     `write` gets the cost, and whether the run has times on a device.
@@ -385,7 +395,7 @@ def costs_by_binding(state: RunState, plan: Plan, write: Callable[[CallCost, boo
     has_device = state.first.device.iteration() is not None
     texts = {}
     for binding in plan.bindings:
-        cost = binding_cost(state, plan, pace, binding, whole_attempt=True)
+        cost = compute_binding_cost(state, plan, pace, binding, whole_attempt=True)
         if cost.count > 0:
             texts[binding.id] = write(cost, has_device)
     return texts
@@ -393,15 +403,15 @@ def costs_by_binding(state: RunState, plan: Plan, write: Callable[[CallCost, boo
 
 def cost_columns(cost: CallCost, has_device: bool) -> str:
     """Return calls, median and share of the iterations; where the run has times on a device, the mean there, too."""
-    columns = [f"{cost.count:>9,}", aligned(cost.median or 0.0)]
+    columns = [f"{cost.count:>9,}", format_aligned(cost.median or 0.0)]
     if has_device:
         device = ""
         if cost.device:
-            device = aligned(cost.device)
+            device = format_aligned(cost.device)
         columns.append(f"{device:>8}")
     if cost.share is None:
         share = "·"
     else:
-        share = percent(cost.share)
+        share = format_percent(cost.share)
     columns.append(f"{share:>5}")
     return " ".join(columns)

@@ -6,14 +6,22 @@ from dataclasses import dataclass
 from hookflow.graph.offload import is_thinned
 from hookflow.graph.plan import Binding, DropReason, Plan, Reason
 from hookflow.graph.points import Loop
-from hookflow.graph.render.text import place_of
-from hookflow.graph.slots import wider
-from hookflow.graph.why import neighbours
-from hookflow.monitor.hook_costs import binding_cost, settings_made
+from hookflow.graph.render.text import format_edge_place
+from hookflow.graph.slots import iter_wider_slots
+from hookflow.graph.why import explain_neighbours
+from hookflow.monitor.hook_costs import compute_binding_cost, list_settings
 from hookflow.monitor.run_store import RunStore
-from hookflow.numbers import counted, duration, frequency, one_line, percent, plural, rough
+from hookflow.numbers import (
+    duration,
+    format_count,
+    format_frequency,
+    format_percent,
+    format_plural,
+    format_rough,
+    one_line,
+)
 
-REASONS: dict[Reason, str] = {
+REASON_TEXTS: dict[Reason, str] = {
     "edge": "an edge",
     "phase": "of an earlier phase",
     "file": "file order only; no constraint",
@@ -35,23 +43,23 @@ class HookFact:
     text: str
 
 
-def hooks_before(plan: Plan, binding: Binding) -> dict[str, list[str]]:
+def find_hooks_before(plan: Plan, binding: Binding) -> dict[str, list[str]]:
     """Return the hooks that a hook waits for at its point, by where that is stated."""
     hooks: dict[str, list[str]] = {}
     for edge in plan.edges_at(binding.point):
         if edge.then_id == binding.id:
-            names = hooks.setdefault(place_of(edge), [])
+            names = hooks.setdefault(format_edge_place(edge), [])
             if edge.first not in names:
                 names.append(edge.first)
     return hooks
 
 
-def hooks_after(plan: Plan, binding: Binding) -> dict[str, list[str]]:
+def find_hooks_after(plan: Plan, binding: Binding) -> dict[str, list[str]]:
     """Return the hooks that wait for a hook at its point, by where that is stated."""
     hooks: dict[str, list[str]] = {}
     for edge in plan.edges_at(binding.point):
         if edge.first_id == binding.id:
-            names = hooks.setdefault(place_of(edge), [])
+            names = hooks.setdefault(format_edge_place(edge), [])
             if edge.then not in names:
                 names.append(edge.then)
     return hooks
@@ -59,7 +67,7 @@ def hooks_after(plan: Plan, binding: Binding) -> dict[str, list[str]]:
 
 def hook_above(plan: Plan, binding: Binding) -> tuple[Binding, Reason] | None:
     """Return the hook that runs right before one at its point, and why it does; None for the first one."""
-    for answer in neighbours(plan, binding.point):
+    for answer in explain_neighbours(plan, binding.point):
         if answer.then.id == binding.id:
             return answer.first, answer.reason
     return None
@@ -73,14 +81,14 @@ def last_writer(plan: Plan, binding: Binding, slot: str) -> Binding | None:
     in_order = [*of_last_round, *plan.bindings[: binding.id]]
     for writer in reversed(in_order):
         for written in writer.writes:
-            if slot in (written, *wider(written)) or written in wider(slot):
+            if slot in (written, *iter_wider_slots(written)) or written in iter_wider_slots(slot):
                 return writer
     return None
 
 
-def reason_sentence(plan: Plan, binding: Binding) -> str:
+def describe_reason(plan: Plan, binding: Binding) -> str:
     """Return in a line why a hook runs where it does: for whom it waits, who waits for it, what it writes."""
-    before = hooks_before(plan, binding)
+    before = find_hooks_before(plan, binding)
     parts = [f"after {', '.join(hooks)} ({place})" for place, hooks in before.items()]
     if not parts:
         above = hook_above(plan, binding)
@@ -88,9 +96,9 @@ def reason_sentence(plan: Plan, binding: Binding) -> str:
             parts.append("first here")
         else:
             hook, reason = above
-            parts.append(f"after {hook.hook} ({REASONS[reason]})")
+            parts.append(f"after {hook.hook} ({REASON_TEXTS[reason]})")
     followers = []
-    for hooks in hooks_after(plan, binding).values():
+    for hooks in find_hooks_after(plan, binding).values():
         followers += hooks
     if followers:
         parts.append(f"before {', '.join(dict.fromkeys(followers))}")
@@ -102,7 +110,7 @@ def reason_sentence(plan: Plan, binding: Binding) -> str:
     return sentence
 
 
-def trouble_sentence(store: RunStore, binding: Binding) -> str:
+def describe_trouble(store: RunStore, binding: Binding) -> str:
     """Return in a line what is wrong with a hook: its error, that it is off or slower; empty if nothing is."""
     state = store.state
     error = state.errors.get((binding.hook, binding.point))
@@ -113,14 +121,14 @@ def trouble_sentence(store: RunStore, binding: Binding) -> str:
     slower = state.first.timing(binding.id).slowdown
     if slower is not None:
         times = f"{duration(slower.ns)} a call, {duration(slower.usual)} before"
-        return f"▲ {rough(slower.ratio)}× slower since iteration {slower.it:,}: {times}"
+        return f"▲ {format_rough(slower.ratio)}× slower since iteration {slower.it:,}: {times}"
     if binding.hook in state.throttled and is_thinned(store.plan, binding):
         throttle = state.throttled[binding.hook]
-        return f"▾ {frequency(throttle['every'])}: {throttle['why']}"
+        return f"▾ {format_frequency(throttle['every'])}: {throttle['why']}"
     return ""
 
 
-def offload_sentence(store: RunStore, binding: Binding) -> str:
+def describe_offload(store: RunStore, binding: Binding) -> str:
     """Return what an offloaded hook took in its own thread, its queue and what it dropped; empty for others."""
     stats = store.state.first.beside.get(binding.id)
     if stats is None:
@@ -128,9 +136,9 @@ def offload_sentence(store: RunStore, binding: Binding) -> str:
     return f"in background: {stats}"
 
 
-def reason_facts(plan: Plan, binding: Binding) -> Iterator[HookFact]:
+def list_reason_facts(plan: Plan, binding: Binding) -> Iterator[HookFact]:
     """Yield for whom a hook waits, who waits for it, the data that it reads and writes, its phase, its trigger."""
-    before = hooks_before(plan, binding)
+    before = find_hooks_before(plan, binding)
     for place, hooks in before.items():
         yield HookFact("after", f"{', '.join(hooks)}   {place}")
     if not before:
@@ -138,14 +146,14 @@ def reason_facts(plan: Plan, binding: Binding) -> Iterator[HookFact]:
         if above is None:
             yield HookFact("after", "nothing: it is the first here")
         else:
-            yield HookFact("after", f"{above[0].hook}   {REASONS[above[1]]}")
-    after = hooks_after(plan, binding)
+            yield HookFact("after", f"{above[0].hook}   {REASON_TEXTS[above[1]]}")
+    after = find_hooks_after(plan, binding)
     for place, hooks in after.items():
         yield HookFact("before", f"{', '.join(hooks)}   {place}")
     if not after:
         yield HookFact("before", "nothing here waits for it")
     for slot in binding.reads:
-        yield HookFact("reads", f"{slot}{_written_by(plan, binding, slot)}")
+        yield HookFact("reads", f"{slot}{_describe_writer(plan, binding, slot)}")
     if binding.writes:
         yield HookFact("writes", ", ".join(binding.writes))
     yield HookFact("phase", _phase_text(plan, binding))
@@ -153,10 +161,10 @@ def reason_facts(plan: Plan, binding: Binding) -> Iterator[HookFact]:
     if plan.hook(binding.hook).ranks == "zero":
         calls += ", on rank 0 alone"
     yield HookFact("called", calls)
-    yield from _dropped_edges(plan, binding)
+    yield from _list_dropped_edges(plan, binding)
 
 
-def _written_by(plan: Plan, binding: Binding, slot: str) -> str:
+def _describe_writer(plan: Plan, binding: Binding, slot: str) -> str:
     writer = last_writer(plan, binding, slot)
     if writer is None:
         return ""
@@ -172,17 +180,19 @@ def _phase_text(plan: Plan, binding: Binding) -> str:
     return binding.phase
 
 
-def _dropped_edges(plan: Plan, binding: Binding) -> Iterator[HookFact]:
+def _list_dropped_edges(plan: Plan, binding: Binding) -> Iterator[HookFact]:
     seen = set()
     for dropped in plan.dropped_edges:
         edge = dropped.edge
         is_here = edge.point == binding.point and binding.id in (edge.first_id, edge.then_id)
         if is_here and edge not in seen:
             seen.add(edge)
-            yield HookFact("no edge", f"{edge.first} → {edge.then}   {place_of(edge)}, {DROP_WORDS[dropped.reason]}")
+            yield HookFact(
+                "no edge", f"{edge.first} → {edge.then}   {format_edge_place(edge)}, {DROP_WORDS[dropped.reason]}"
+            )
 
 
-def declared_facts(store: RunStore, binding: Binding) -> Iterator[HookFact]:
+def list_declared_facts(store: RunStore, binding: Binding) -> Iterator[HookFact]:
     """Yield what a hook is, where and with what it is declared, and what has been changed since."""
     state = store.state
     plan = store.plan
@@ -191,31 +201,31 @@ def declared_facts(store: RunStore, binding: Binding) -> Iterator[HookFact]:
     yield HookFact("declared", hook.where)
     yield HookFact("arguments", hook.written_args or "none")
     changes = []
-    for change in settings_made(state, plan, binding.hook):
+    for change in list_settings(state, plan, binding.hook):
         argument = change["args"][0].removeprefix(f"{binding.hook}.")
         changes.append(f"{argument} since iteration {change['it']:,}")
     if changes:
         yield HookFact("set", ", ".join(changes))
     if is_thinned(plan, binding):
-        yield HookFact("throttled", _throttle_text(store, binding))
+        yield HookFact("throttled", _describe_throttle(store, binding))
     method = f"{binding.method or hook.use}({', '.join(binding.takes)})"
     if binding.half != "whole":
         method += f"  {binding.half}"
     yield HookFact("method", method)
     on_error: str = hook.on_error
     if hook.retry:
-        on_error += f", after {hook.retry} more {plural(hook.retry, 'call')}"
+        on_error += f", after {hook.retry} more {format_plural(hook.retry, 'call')}"
     yield HookFact("on error", on_error)
     if binding.hook in state.disabled:
         yield HookFact("off", f"since iteration {state.disabled[binding.hook]:,}")
 
 
-def _throttle_text(store: RunStore, binding: Binding) -> str:
+def _describe_throttle(store: RunStore, binding: Binding) -> str:
     budget = store.plan.hook(binding.hook).throttle
     throttle = store.state.throttled.get(binding.hook)
     if throttle is None:
-        return f"{frequency(1)}; its budget is {budget}"
-    return f"{frequency(throttle['every'])}, since iteration {throttle['it']:,}; its budget is {budget}"
+        return f"{format_frequency(1)}; its budget is {budget}"
+    return f"{format_frequency(throttle['every'])}, since iteration {throttle['it']:,}; its budget is {budget}"
 
 
 def cost_facts(store: RunStore, binding: Binding) -> Iterator[HookFact]:
@@ -226,22 +236,22 @@ def cost_facts(store: RunStore, binding: Binding) -> Iterator[HookFact]:
     if not timing.count:
         yield HookFact("calls", "none yet")
         return
-    offload = offload_sentence(store, binding)
+    offload = describe_offload(store, binding)
     if offload:
         yield HookFact("background", offload.removeprefix("in background: "))
         yield HookFact("training", "what it gives to the hook, for copies and its queue:")
     for name, whole_attempt in (("last 60 s", False), ("attempt", True)):
-        cost = binding_cost(state, plan, store.pace, binding, whole_attempt=whole_attempt)
+        cost = compute_binding_cost(state, plan, store.pace, binding, whole_attempt=whole_attempt)
         if not whole_attempt and not cost.is_recent:
             yield HookFact(name, "no call")
             continue
-        calls = cost.count if whole_attempt else timing.totals(store.window_start(binding)).count
-        parts = [counted(calls, "call")]
+        calls = cost.count if whole_attempt else timing.totals(store.find_window_start(binding)).count
+        parts = [format_count(calls, "call")]
         for figure, ns in (("mean", cost.mean), ("median", cost.median), ("p95", cost.p95), ("max", cost.longest)):
             if ns is not None:
                 parts.append(f"{figure} {duration(ns)}")
         if cost.share is not None:
-            parts.append(f"share {percent(cost.share)} %")
+            parts.append(f"share {format_percent(cost.share)} %")
         yield HookFact(name, "   ".join(parts))
         if cost.device is not None and not whole_attempt:
             yield HookFact("device", f"mean {duration(cost.device)} a call")
@@ -252,9 +262,9 @@ def cost_facts(store: RunStore, binding: Binding) -> Iterator[HookFact]:
 
 def all_facts(store: RunStore, binding: Binding) -> Sequence[HookFact]:
     """Return everything about a hook at its point."""
-    facts = [*declared_facts(store, binding), *cost_facts(store, binding)]
-    trouble = trouble_sentence(store, binding)
+    facts = [*list_declared_facts(store, binding), *cost_facts(store, binding)]
+    trouble = describe_trouble(store, binding)
     if trouble:
         facts.insert(0, HookFact("trouble", trouble))
-    facts += reason_facts(store.plan, binding)
+    facts += list_reason_facts(store.plan, binding)
     return facts

@@ -12,7 +12,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from hookflow.events.reading import read_regular
-from hookflow.monitor.style import ground_colour
+from hookflow.monitor.style import parse_ground_colour
 from hookflow.png import decode_png
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pixels:
+class PixelImage:
     """An image: height × width × RGB, 8 bits each."""
 
     rgb: NDArray[np.uint8]
 
 
-def read_image(path: Path) -> Pixels | str:
+def read_image(path: Path) -> PixelImage | str:
     """Return what is seen of an image (grey, RGB or RGBA) before the dashboard's ground, or why there is none."""
     import numpy as np
 
@@ -42,17 +42,17 @@ def read_image(path: Path) -> Pixels | str:
         return f"cannot be shown: {error}"
     channels = pixels.shape[2]
     if channels == 1:
-        return Pixels(np.repeat(pixels, 3, axis=2))
+        return PixelImage(np.repeat(pixels, 3, axis=2))
     if channels == 3:
-        return Pixels(pixels)
+        return PixelImage(pixels)
     colours = pixels[:, :, :3]
     alpha = pixels[:, :, 3:] / 255
-    ground = np.array(ground_colour())
+    ground = np.array(parse_ground_colour())
     seen: NDArray[Any] = colours * alpha + ground * (1 - alpha)
-    return Pixels(seen.round().astype(np.uint8))
+    return PixelImage(seen.round().astype(np.uint8))
 
 
-def half_blocks(image: Pixels, width: int, height: int) -> tuple[Strip, ...]:
+def half_blocks(image: PixelImage, width: int, height: int) -> tuple[Strip, ...]:
     """Return the image as large as it may be in so many cells, its proportions kept; a large one is shown in means."""
     import numpy as np
 
@@ -62,9 +62,9 @@ def half_blocks(image: Pixels, width: int, height: int) -> tuple[Strip, ...]:
         factor = int(factor)  # the pixels of a small one stay squares of one size
     new_width = max(round(wide * factor), 1)
     new_height = max(round(tall * factor), 1)
-    pixels = _resized(image.rgb, new_width, new_height)
+    pixels = _resize_image(image.rgb, new_width, new_height)
     if len(pixels) % 2:
-        ground = np.full_like(pixels[:1], ground_colour())
+        ground = np.full_like(pixels[:1], parse_ground_colour())
         pixels = np.concatenate([pixels, ground])
     upper_rows = pixels[::2].tolist()
     lower_rows = pixels[1::2].tolist()
@@ -82,7 +82,7 @@ def _strip_of(upper: Sequence[Sequence[int]], lower: Sequence[Sequence[int]]) ->
     return Strip(segments)
 
 
-def _resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
+def _resize_image(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
     """Return the image in another size: of each new pixel the mean of the old ones that it covers."""
     import numpy as np
 

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookflow.events.initial_weights import recorded_weights
+from hookflow.events.initial_weights import read_recorded_weights
 from hookflow.events.reading import read_json, read_object, read_regular
 from hookflow.events.rundir import RunDir, run_paths
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:  # what reads logs: to list 10,000 runs that have not changed 
     from hookflow.monitor.state import RunState
     from hookflow.monitor.summary import RunSummary, RunSummaryReader
 
-NAME = ".index.sqlite"
-FORMAT = 6
+INDEX_FILE_NAME = ".index.sqlite"
+INDEX_VERSION = 6
 """The version of the values in a row; a file of another one is replaced."""
 
-TABLE = "CREATE TABLE runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT, curve TEXT)"
-SCHEMA = {("table", "runs", TABLE), ("index", "sqlite_autoindex_runs_1", None)}
+CREATE_TABLE_SQL = "CREATE TABLE runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT, curve TEXT)"
+INDEX_SCHEMA = {("table", "runs", CREATE_TABLE_SQL), ("index", "sqlite_autoindex_runs_1", None)}
 """The tables of a file of the index. All else is a stranger's: views and triggers can compute without an end."""
 MAX_TEXT = 10_000_000
 """Bytes of a text in the index, at most."""
-ENDED = ("finished", "stopped")
+ENDED_STATES = ("finished", "stopped")
 """The states of a run whose log has its last record."""
 
-WAITS = 5.0
+BUSY_TIMEOUT_SECONDS = 5.0
 """Seconds that reading waits for a process that writes the file; it takes milliseconds."""
 
-CURVE = 24
+CURVE_LENGTH = 24
 """Values of a curve: as many as a list has room for."""
 
-FACTS = {
+RUN_KEYS = {
     "id": "when it was started, and four digits",
     "name": "run.name of its pipeline",
     "status": "running, finished (by a hook, too: see the reason), stopped, interrupted, failed, lost, refused, …",
@@ -115,7 +115,7 @@ class Row:
         """Return the value of a key; None where it has none."""
         value = self.values.get(key)
         if value is None:
-            return stated([self], key)[0]
+            return read_stated_values([self], key)[0]
         return value
 
     @property
@@ -133,7 +133,7 @@ def _begin(key: str) -> str:
     return f"\n{json.dumps(key)}:"
 
 
-def stated(rows: Sequence[Row], key: str) -> list[Any]:
+def read_stated_values(rows: Sequence[Row], key: str) -> list[Any]:
     """Return the value of a key of their pipelines for each of these rows: quickly, as there may be 10,000."""
     begin = _begin(key)
     size = len(begin)
@@ -190,13 +190,13 @@ class Index:
         try:
             for count, (path, signature) in enumerate(stale.items()):
                 progress(count, len(stale))
-                fresh[path] = self._look(path, signature)
+                fresh[path] = self._read_log(path, signature)
         finally:  # what has been read before Ctrl-C is kept
             gone = [] if unreadable else known.keys() - paths  # a mount may come back
             self._write([row for row in fresh.values() if row.final], gone)
         self._rows = {path: fresh.get(path) or known[path] for path in paths}
         self.unreadable = unreadable
-        return sorted(self._rows.values(), key=_begun, reverse=True)
+        return sorted(self._rows.values(), key=_make_begin_key, reverse=True)
 
     def _find_runs(self, known: Iterable[str], unreadable: list[str]) -> list[str]:
         """Return the paths of all runs below the folder; what cannot be read is added to `unreadable`."""
@@ -222,7 +222,7 @@ class Index:
                 signature += f" {other.stat().st_size}"
         return signature
 
-    def _look(self, path: str, signature: str) -> Row:
+    def _read_log(self, path: str, signature: str) -> Row:
         """Read the log of a run, and return its row."""
         from hookflow.monitor.series import in_order
         from hookflow.monitor.summary import RunSummaryReader
@@ -241,7 +241,7 @@ class Index:
         metric = next(iter(in_order(metrics, summary.state.monitored)), "")
         curve = _sample([value for _, value in metrics.get(metric, ())])
         values = _values(run, summary, metric)
-        if values["status"] in ENDED:  # the time of the folder alone, which `_signature` looks at first
+        if values["status"] in ENDED_STATES:  # the time of the folder alone, which `_signature` looks at first
             signature = signature.partition(" ")[0]
         if is_silent:  # in words that stay true until its log grows: only then is it read again
             since = time.strftime("%Y-%m-%d %H:%M", time.localtime(summary.state.moved))
@@ -250,7 +250,7 @@ class Index:
 
     def _load(self) -> dict[str, Row]:
         """Return the rows of the file; none where there is no file, or none that can be used."""
-        file = self.root / NAME
+        file = self.root / INDEX_FILE_NAME
         try:
             if file.is_file():
                 return self._read_rows(file)
@@ -267,11 +267,11 @@ class Index:
         """Return the rows of a file. Raises ValueError, and the errors of SQLite, where it is damaged or foreign."""
         address = f"{file.absolute().as_uri()}?mode=ro"
         rows = {}
-        with closing(sqlite3.connect(address, uri=True, timeout=WAITS)) as db:
+        with closing(sqlite3.connect(address, uri=True, timeout=BUSY_TIMEOUT_SECONDS)) as db:
             db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
-            if db.execute("PRAGMA user_version").fetchone() != (FORMAT,):
+            if db.execute("PRAGMA user_version").fetchone() != (INDEX_VERSION,):
                 raise ValueError("of another version")
-            if set(db.execute("SELECT type, name, sql FROM sqlite_master")) != SCHEMA:
+            if set(db.execute("SELECT type, name, sql FROM sqlite_master")) != INDEX_SCHEMA:
                 raise ValueError("not written by hookflow")
             for texts in db.execute("SELECT path, signature, row, config, curve FROM runs"):
                 if not all(isinstance(text, str) for text in texts):
@@ -290,19 +290,19 @@ class Index:
         removed = [(path,) for path in gone if _is_unicode(path)]
         if not lines and not removed and not self._damaged:
             return
-        file = self.root / NAME
+        file = self.root / INDEX_FILE_NAME
         with suppress(OSError, sqlite3.Error), _locked(self.root):
             if file.exists() and not file.is_file():
                 return
             if self._damaged:
-                for name in (NAME, f"{NAME}-journal"):
+                for name in (INDEX_FILE_NAME, f"{INDEX_FILE_NAME}-journal"):
                     (self.root / name).unlink(missing_ok=True)
                 self._damaged = False
             os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))  # as private as the runs are
-            with closing(sqlite3.connect(file, timeout=WAITS)) as db, db:
-                db.execute(f"PRAGMA user_version = {FORMAT}")
+            with closing(sqlite3.connect(file, timeout=BUSY_TIMEOUT_SECONDS)) as db, db:
+                db.execute(f"PRAGMA user_version = {INDEX_VERSION}")
                 if not db.execute("SELECT name FROM sqlite_master").fetchone():
-                    db.execute(TABLE)
+                    db.execute(CREATE_TABLE_SQL)
                 db.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", lines)
                 db.executemany("DELETE FROM runs WHERE path = ?", removed)
 
@@ -313,13 +313,13 @@ HARMLESS_ERRORS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_
 
 def _sample(values: Sequence[float]) -> Sequence[float]:
     """Return as many values as a curve has, the first and the last among them."""
-    if len(values) <= CURVE:
+    if len(values) <= CURVE_LENGTH:
         return values
     last = len(values) - 1
-    return [values[k * last // (CURVE - 1)] for k in range(CURVE)]
+    return [values[k * last // (CURVE_LENGTH - 1)] for k in range(CURVE_LENGTH)]
 
 
-def forks_that_stay(runs: Sequence[RunDir]) -> dict[str, list[str]]:
+def find_remaining_forks(runs: Sequence[RunDir]) -> dict[str, list[str]]:
     """Return, for runs that are to be deleted, the forks that would stay, by ids; forks are in the same folder of runs.
 
     A run without such forks is left out.
@@ -365,15 +365,15 @@ def _is_unicode(text: str) -> bool:
 
 
 NUMBER = (int, float, type(None))
-TEXT = (str, type(None))
+TEXT_TYPES = (str, type(None))
 VALUE_TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("id", "name", "status"), (str,)),
-    **dict.fromkeys(("reason", "metric", "data", "device", "host", "torch", "parent", "git", "note"), TEXT),
+    **dict.fromkeys(("reason", "metric", "data", "device", "host", "torch", "parent", "git", "note"), TEXT_TYPES),
     **dict.fromkeys(("duration", "epoch", "epochs", "iter", "iters", "iters_per_s", "updated", "params"), NUMBER),
     "begun": (float,),
     "ranks": (int,),
 }
-"""The types of the values in `FACTS`, but `tags`, a list of texts. All other values are numbers."""
+"""The types of the values in `RUN_KEYS`, but `tags`, a list of texts. All other values are numbers."""
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
@@ -381,7 +381,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     tags = values.get("tags")
     if not isinstance(tags, list) or not all(isinstance(word, str) for word in tags):
         raise ValueError("the tags are no list of texts")
-    if not values.keys() >= FACTS.keys():
+    if not values.keys() >= RUN_KEYS.keys():
         raise ValueError("values are missing")
     for name, value in values.items():
         if name != "tags" and not isinstance(value, VALUE_TYPES.get(name, NUMBER)):
@@ -389,7 +389,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _begun(row: Row) -> tuple[str, float, str]:
+def _make_begin_key(row: Row) -> tuple[str, float, str]:
     id_ = row.values["id"]
     return id_[:15].replace("-", ""), row.values["begun"], id_
 
@@ -398,7 +398,7 @@ def _values(run: RunDir, summary: "RunSummary", metric: str) -> dict[str, Any]:
     """Return everything that a run can be filtered by, sorted by or shown with; None where it has no value."""
     state = summary.state
     facts = run.describe()
-    tags, note = run.noted()
+    tags, note = run.read_notes()
     values: dict[str, Any] = {}
     values["id"] = run.id
     values["name"] = run.path.parent.name
@@ -410,7 +410,7 @@ def _values(run: RunDir, summary: "RunSummary", metric: str) -> dict[str, Any]:
     values["epochs"] = state.run.get("max_epochs") or None
     values["iter"] = state.it
     values["iters"] = state.total_iters or None
-    values["iters_per_s"] = _iters_per_s(summary)
+    values["iters_per_s"] = _compute_iters_per_s(summary)
     values["metric"] = metric or None
     values["updated"] = state.now or None
     values["ranks"] = state.ranks.world
@@ -443,7 +443,7 @@ def _add_metrics(values: dict[str, Any], state: "RunState") -> None:
         values.setdefault(name, value)
 
 
-def _iters_per_s(summary: "RunSummary") -> float:
+def _compute_iters_per_s(summary: "RunSummary") -> float:
     """Return the iterations per second: lately, or over the last attempt of a run that is over."""
     from hookflow.monitor.throughput import Throughput
 
@@ -469,7 +469,7 @@ def _parent_of(run: RunDir) -> str | None:
     parent = run.parent()
     if parent is not None:
         return parent.run
-    return next((source.run for source in recorded_weights(run).values()), None)
+    return next((source.run for source in read_recorded_weights(run).values()), None)
 
 
 def _config(run: RunDir) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hookflow.monitor.background_lanes import BackgroundLane, LaneFiring, read_l
 from hookflow.monitor.critical_chain import TRAINING, ChainLink, TrainingWait, find_critical_chain
 from hookflow.monitor.state import RunState
 
-ROUNDING = 0.01
+ROUNDING_MICROSECONDS = 0.01
 """Microseconds by which a span may seem to begin before the one ahead of it has ended."""
 
 WAIT = "wait"
@@ -20,7 +20,7 @@ WAIT = "wait"
 IN_HOOKS = ("hook", "wait")
 """Kinds of spans whose time is that of hooks."""
 
-HOST = 0
+HOST_TRACK = 0
 """The track of a trace with the times of the training thread."""
 
 
@@ -121,18 +121,18 @@ def read_trace(path: Path) -> list[TracedIteration] | str:
 
 def traced_iterations(spans: Sequence[Event]) -> list[TracedIteration]:
     """Return the iterations among the spans of a trace. Raises KeyError, TypeError or ValueError for other ones."""
-    host = _by_iteration(event for event in spans if event.get("tid", HOST) == HOST)
-    device = _by_iteration(event for event in spans if event.get("tid", HOST) == DEVICE)
-    lanes = read_lanes(event for event in spans if event.get("tid", HOST) >= BACKGROUND)
+    host = _group_by_iteration(event for event in spans if event.get("tid", HOST_TRACK) == HOST_TRACK)
+    device = _group_by_iteration(event for event in spans if event.get("tid", HOST_TRACK) == DEVICE)
+    lanes = read_lanes(event for event in spans if event.get("tid", HOST_TRACK) >= BACKGROUND)
     result = []
     for it in sorted(host):
-        traced = _traced_iteration(it, host[it], device.get(it, []))
+        traced = _make_traced_iteration(it, host[it], device.get(it, []))
         _add_lanes(traced, float(host[it][0]["ts"]), lanes)
         result.append(traced)
     return result
 
 
-def _by_iteration(events: Iterable[Event]) -> dict[int, list[Event]]:
+def _group_by_iteration(events: Iterable[Event]) -> dict[int, list[Event]]:
     """Return the events of each whole iteration, its own first, and the others as they began, an outer one first."""
     result: dict[int, list[Event]] = {}
     for event in sorted(events, key=_order_of):
@@ -148,7 +148,7 @@ def _order_of(event: Event) -> tuple[bool, float, float]:
     return event["name"] != "iteration", event["ts"], -event["dur"]
 
 
-def _traced_iteration(it: int, host: list[Event], device: list[Event]) -> TracedIteration:
+def _make_traced_iteration(it: int, host: list[Event], device: list[Event]) -> TracedIteration:
     micros = float(host[0]["dur"])
     rows = _group_spans(host[1:], float(host[0]["ts"]), micros)
     if not device:
@@ -168,7 +168,7 @@ def _group_spans(events: list[Event], start: float, micros: float) -> list[SpanG
     for event in events:
         begin = float(event["ts"]) - start
         duration = float(event["dur"])
-        while open_spans and open_spans[-1][0] <= begin + ROUNDING:
+        while open_spans and open_spans[-1][0] <= begin + ROUNDING_MICROSECONDS:
             open_spans.pop()
         group = _group_of(event)
         if group.kind == "wait" and begin >= micros:
@@ -252,19 +252,19 @@ def _overlaps(parts: Sequence[tuple[float, float]], links: Sequence[ChainLink]) 
         for link in links:
             first = max(begin, link.begin)
             last = min(begin + duration, link.end)
-            if last - first > ROUNDING:
+            if last - first > ROUNDING_MICROSECONDS:
                 result.append((first, last - first))
     return result
 
 
 def total_by_phase(traced: Sequence[TracedIteration], place: int) -> list[TracedTotal]:
     """Return what each phase took in the iteration at a place, without hooks, which are one of them; longest first."""
-    return _totals([_phase_times(iteration) for iteration in traced], traced, place)
+    return _compute_totals([_phase_times(iteration) for iteration in traced], traced, place)
 
 
 def total_by_hook(traced: Sequence[TracedIteration], place: int) -> list[TracedTotal]:
     """Return what each hook took in the iteration at a place at all of its points together; longest first."""
-    return _totals([_hook_times(iteration) for iteration in traced], traced, place)
+    return _compute_totals([_hook_times(iteration) for iteration in traced], traced, place)
 
 
 def _phase_times(iteration: TracedIteration) -> dict[str, float]:
@@ -287,7 +287,9 @@ def _hook_times(iteration: TracedIteration) -> dict[str, float]:
     return times
 
 
-def _totals(times: Sequence[Mapping[str, float]], traced: Sequence[TracedIteration], place: int) -> list[TracedTotal]:
+def _compute_totals(
+    times: Sequence[Mapping[str, float]], traced: Sequence[TracedIteration], place: int
+) -> list[TracedTotal]:
     whole = sum(iteration.micros for iteration in traced)
     result = []
     names = dict.fromkeys(name for of_iteration in times for name in of_iteration)

@@ -7,12 +7,12 @@ from itertools import chain, takewhile
 from typing import Any, Literal, NamedTuple, get_args
 
 from hookflow.events.records import Media
-from hookflow.numbers import counted, many, number
-from hookflow.text import ESCAPE
+from hookflow.numbers import format_count, format_many, number
+from hookflow.text import ESCAPE_SEQUENCE
 
 Kind = Literal["info", "warn", "error", "checkpoint", "command", "metrics", "image", "text", "histogram"]
 
-GLYPHS: dict[Kind, str] = dict(zip(get_args(Kind), "·▲✗◆◉◇▣¶▟", strict=True))
+KIND_GLYPHS: dict[Kind, str] = dict(zip(get_args(Kind), "·▲✗◆◉◇▣¶▟", strict=True))
 
 ERROR_ACTION_LABELS = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}
 """The consequences of an error, in words."""
@@ -41,14 +41,14 @@ class Entry:
 
     @property
     def glyph(self) -> str:
-        return GLYPHS.get(self.kind, "·")  # a log of another version may know more levels
+        return KIND_GLYPHS.get(self.kind, "·")  # a log of another version may know more levels
 
     @property
     def trouble(self) -> bool:
         return self.kind in ("warn", "error")
 
 
-class Repeated(NamedTuple):
+class RepeatedEntry(NamedTuple):
     """Warnings or errors of one text: the first entry, the iteration of the last one, and how many there were."""
 
     first: Entry
@@ -88,7 +88,7 @@ class Journal:
         self._next = 0
         self.warnings = 0
         self.errors = 0
-        self.repeated: dict[tuple[Kind, str, str], Repeated] = {}
+        self.repeated: dict[tuple[Kind, str, str], RepeatedEntry] = {}
         """The first LIMIT texts."""
 
     def add(self, t: float, kind: Kind, source: str, text: str, detail: str = "", **facts: Any) -> Entry:
@@ -109,9 +109,9 @@ class Journal:
         key = (entry.kind, entry.source, entry.text)
         before = self.repeated.get(key)
         if before is not None:
-            self.repeated[key] = Repeated(before.first, entry.it, before.times + 1)
+            self.repeated[key] = RepeatedEntry(before.first, entry.it, before.times + 1)
         elif len(self.repeated) < self.LIMIT:
-            self.repeated[key] = Repeated(entry, entry.it, 1)
+            self.repeated[key] = RepeatedEntry(entry, entry.it, 1)
 
     def add_shown(self, t: float, kind: Kind, source: str, text: str, it: int, shows: int) -> None:
         """Add something to look at. The logs of one hook, kind and iteration are one entry: there may be many."""
@@ -143,30 +143,30 @@ LoggedKind = Literal["image", "text", "histogram"]
 Key = tuple[LoggedKind, str]
 """The kind of a record, and its name."""
 
-KINDS: tuple[LoggedKind, ...] = get_args(LoggedKind)
-KEPT = 100
+LOGGED_KINDS: tuple[LoggedKind, ...] = get_args(LoggedKind)
+MAX_KEPT_ENTRIES = 100
 """How many of a name are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class MediaItem:
     """An image, a text or a histogram; `number` counts all from 0."""
 
     number: int
     record: Media
 
 
-class Gallery:
+class MediaGallery:
     """The newest images, texts and histograms of each name."""
 
     def __init__(self) -> None:
-        self._of: dict[Key, deque[Shown]] = {}
+        self._of: dict[Key, deque[MediaItem]] = {}
         self._next = 0
 
-    def add(self, record: Media) -> Shown:
-        shown = Shown(self._next, record)
+    def add(self, record: Media) -> MediaItem:
+        shown = MediaItem(self._next, record)
         self._next += 1
-        self._of.setdefault((record["k"], record["name"]), deque(maxlen=KEPT)).append(shown)
+        self._of.setdefault((record["k"], record["name"]), deque(maxlen=MAX_KEPT_ENTRIES)).append(shown)
         return shown
 
     def forget_after(self, it: int) -> None:
@@ -174,20 +174,20 @@ class Gallery:
         for key, held in list(self._of.items()):
             kept = [shown for shown in held if shown.record["it"] <= it]
             if kept:
-                self._of[key] = deque(kept, KEPT)
+                self._of[key] = deque(kept, MAX_KEPT_ENTRIES)
             else:
                 del self._of[key]
 
     @property
     def keys(self) -> list[Key]:
         """Images, then texts, then histograms, in the order in which the names came."""
-        return sorted(self._of, key=lambda key: KINDS.index(key[0]))
+        return sorted(self._of, key=lambda key: LOGGED_KINDS.index(key[0]))
 
-    def of(self, key: Key) -> list[Shown]:
+    def of(self, key: Key) -> list[MediaItem]:
         """Return what is kept of a name, the oldest first."""
         return list(self._of.get(key, ()))
 
-    def find(self, number: int) -> Shown | None:
+    def find(self, number: int) -> MediaItem | None:
         """Return the one of that number; None when it is no longer kept."""
         for shown in chain.from_iterable(self._of.values()):
             if shown.number == number:
@@ -195,28 +195,28 @@ class Gallery:
         return None
 
 
-def extent(record: Media) -> str:
+def describe_extent(record: Media) -> str:
     """Return how much was logged."""
     match record["k"]:
         case "image":
             return f"{record['width']}×{record['height']}"
         case "text":
-            return counted(len(record["text"]), "character")
-    return f"{many(sum(record['counts']))} values"
+            return format_count(len(record["text"]), "character")
+    return f"{format_many(sum(record['counts']))} values"
 
 
-def brief(record: Media) -> str:
+def describe_briefly(record: Media) -> str:
     """Return in a line what was logged."""
     match record["k"]:
         case "image":
             caption = ""
             if record["caption"]:
                 caption = f"  {record['caption']}"
-            return f'"{record["name"]}" {extent(record)} → {record["path"]}{caption}'
+            return f'"{record["name"]}" {describe_extent(record)} → {record["path"]}{caption}'
         case "text":
-            words = " ".join(ESCAPE.sub("", record["text"][:1000]).split())
+            words = " ".join(ESCAPE_SEQUENCE.sub("", record["text"][:1000]).split())
             if len(words) > 60:
                 words = f"{words[:60]}…"
             return f'"{record["name"]}": {words}'
     edges = record["edges"]
-    return f'"{record["name"]}": {extent(record)}, {number(edges[0])} … {number(edges[-1])}'
+    return f'"{record["name"]}": {describe_extent(record)}, {number(edges[0])} … {number(edges[-1])}'

@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from hookflow.monitor.journal import GLYPHS, Entry
-from hookflow.monitor.printed_output import LEVELS, PrintedLine, level_of
+from hookflow.monitor.journal import KIND_GLYPHS, Entry
+from hookflow.monitor.printed_output import SEVERITY_LEVELS, PrintedLine, find_severity
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.widgets.log_tail import ENTRY_STYLES
-from hookflow.numbers import clock
+from hookflow.numbers import format_clock
 
 EVERYTHING, EVENTS, PRINTED = "", "events", "printed"
 """Choices of the source that are no source themselves: all lines, all events, what was printed."""
@@ -21,7 +21,8 @@ LineKey = tuple[bool, int]
 class LogLine:
     """A line of the log; of an event with its entry.
 
-    `time` is None where it is not known: a line that was printed before anybody looked. `level` is a place in `LEVELS`.
+    `time` is None where it is not known: a line that was printed before anybody looked. `level` is a place in
+    `SEVERITY_LEVELS`.
     """
 
     key: LineKey
@@ -38,29 +39,29 @@ class LogLine:
         """The time of day; empty where it is not known."""
         if self.time is None:
             return ""
-        return clock(self.time)
+        return format_clock(self.time)
 
 
 def line_of_entry(entry: Entry) -> LogLine:
     """Return the line of an event."""
     level = 0
-    if entry.kind in LEVELS:
-        level = LEVELS.index(entry.kind)
+    if entry.kind in SEVERITY_LEVELS:
+        level = SEVERITY_LEVELS.index(entry.kind)
     style = ENTRY_STYLES.get(entry.kind, "")
     return LogLine((False, entry.number), entry.t, level, entry.glyph, style, entry.source, entry.text, entry)
 
 
 def line_of_output(printed: PrintedLine) -> LogLine:
     """Return the line of something that was printed; its words tell how serious it is."""
-    level = level_of(printed.text)
+    level = find_severity(printed.text)
     sign = " "
     style = ""
     if level:
         if level == 2:
-            sign = GLYPHS["error"]
+            sign = KIND_GLYPHS["error"]
         else:
-            sign = GLYPHS["warn"]
-        style = LEVELS[level]
+            sign = KIND_GLYPHS["warn"]
+        style = SEVERITY_LEVELS[level]
     time = None
     if printed.is_timed:
         time = printed.seen
@@ -81,7 +82,7 @@ class LogMerger:
 
     def merge(self, store: RunStore) -> list[LogLine]:
         """Return all lines, the newest last. Printed lines stay as they are while the view is frozen."""
-        events = self._events(store.state.journal)
+        events = self._make_event_lines(store.state.journal)
         if store.is_replay:
             self._printed = ()  # a recording does not tell when a line was printed
         elif not store.is_frozen:
@@ -96,7 +97,7 @@ class LogMerger:
             result.append(line_of_output(unfinished))
         return result
 
-    def _events(self, journal: Iterable[Entry]) -> list[tuple[float, LogLine]]:
+    def _make_event_lines(self, journal: Iterable[Entry]) -> list[tuple[float, LogLine]]:
         """Return the line of each entry with its place in time; an entry may have changed, as more came with it."""
         known = self._of_entries
         self._of_entries = {}
@@ -122,7 +123,7 @@ class LogMerger:
         return result
 
 
-def word_filter(text: str) -> Callable[[str], bool]:
+def make_word_filter(text: str) -> Callable[[str], bool]:
     """Return what says whether a text has all words of a filter; a word may be a glob.
 
     Only where a word has capital letters do these matter.
@@ -155,7 +156,7 @@ class LogFilter:
 
     def select(self, lines: Iterable[LogLine]) -> list[LogLine]:
         """Return the lines that pass."""
-        has_words = word_filter(self.words)
+        has_words = make_word_filter(self.words)
         return [
             line
             for line in lines
@@ -170,7 +171,7 @@ class LogFilter:
         return line.source == self.source
 
 
-def sources_of(lines: Iterable[LogLine]) -> list[str]:
+def list_sources(lines: Iterable[LogLine]) -> list[str]:
     """Return what the source of the lines can be chosen from, in the order in which the choice goes round."""
     own = dict.fromkeys(line.source for line in lines if line.entry is not None)
     return [EVERYTHING, EVENTS, PRINTED, *own]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from hookflow.events.log import Tail
+from hookflow.events.log import TailReader
 from hookflow.events.reading import open_regular, read_record
-from hookflow.events.records import WORLD, Record
+from hookflow.events.records import MAX_WORLD_SIZE, Record
 from hookflow.events.rundir import RunDir
 
 RECENT_BYTES = 1 << 19
@@ -22,9 +22,9 @@ def line_start(kind: str) -> bytes:
     return b'{"k":"%s"' % kind.encode()
 
 
-FRAMES = line_start("frame")
-SCALARS = line_start("scalars")
-BOUNDS = (line_start("run"), line_start("end"))
+FRAME_START = line_start("frame")
+SCALARS_START = line_start("scalars")
+ATTEMPT_BOUND_STARTS = (line_start("run"), line_start("end"))
 """How the lines begin with which an attempt begins and ends."""
 
 SHARED_KINDS = (
@@ -42,7 +42,7 @@ SHARED_KINDS = (
 )
 """Kinds of records that other ranks write too, and that are shown of rank 0 alone."""
 
-SHARED = tuple(line_start(kind) for kind in SHARED_KINDS)
+SHARED_STARTS = tuple(line_start(kind) for kind in SHARED_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +58,24 @@ class RecordFilter:
     thinned: tuple[bytes, ...] = ()
 
 
-EVERYTHING = RecordFilter()
-NEWEST = RecordFilter(old=(FRAMES, SCALARS))
+EVERY_RECORD = RecordFilter()
+NEWEST_RECORDS = RecordFilter(old=(FRAME_START, SCALARS_START))
 """All but the old frames and scalars: a long log is read at once."""
 
-OTHER_RANK = RecordFilter(never=SHARED, old=(FRAMES,))
-SUMMARY = RecordFilter(thinned=(FRAMES, SCALARS))
+OTHER_RANK = RecordFilter(never=SHARED_STARTS, old=(FRAME_START,))
+SUMMARY_RECORDS = RecordFilter(thinned=(FRAME_START, SCALARS_START))
 """All but what makes up most of a log, and the last of that: how far the run is."""
 
-SUMMARY_OF_OTHER_RANK = RecordFilter(never=(FRAMES, *SHARED))
+OTHER_RANK_SUMMARY = RecordFilter(never=(FRAME_START, *SHARED_STARTS))
 
 
-class LogReader(Tail[Record]):
+class LogReader(TailReader[Record]):
     """Reads on in one log.
 
     `recent` is the byte from which on records are not old.
     """
 
-    def __init__(self, path: Path, record_filter: RecordFilter = EVERYTHING) -> None:
+    def __init__(self, path: Path, record_filter: RecordFilter = EVERY_RECORD) -> None:
         super().__init__(path, read_record)
         self.recent = 0
         if record_filter.old:
@@ -98,7 +98,7 @@ class LogReader(Tail[Record]):
                 if line.startswith(start):
                     self._thinned[start] = line
                     return
-            if line.startswith(BOUNDS):
+            if line.startswith(ATTEMPT_BOUND_STARTS):
                 records += self._take_thinned()
         super()._add_line(line, records)
 
@@ -137,12 +137,12 @@ def find_rank_logs(run: RunDir, known: Collection[int] = ()) -> list[RankLog]:
             numbered.append((int(match[1]), path))
     logs = []
     for rank, path in sorted(numbered):
-        if 0 < rank < WORLD and rank not in known:
-            logs.append(RankLog(rank, path, _why_unreadable(path)))
+        if 0 < rank < MAX_WORLD_SIZE and rank not in known:
+            logs.append(RankLog(rank, path, _find_read_problem(path)))
     return logs
 
 
-def _why_unreadable(path: Path) -> str:
+def _find_read_problem(path: Path) -> str:
     try:
         open_regular(path).close()
     except OSError as error:
@@ -154,7 +154,7 @@ OTHER_RANK_CHUNK = 1 << 17
 """Bytes that are read at a time of the log of another rank: there may be many of these."""
 
 
-def other_rank_reader(path: Path) -> LogReader:
+def make_other_rank_reader(path: Path) -> LogReader:
     """Return a reader of the log of another rank."""
     reader = LogReader(path, OTHER_RANK)
     reader.chunk = OTHER_RANK_CHUNK
@@ -167,7 +167,7 @@ class RunLogReader:
     `unreadable` are the logs of ranks that cannot be read, in words; the code that reports them takes them out.
     """
 
-    def __init__(self, run: RunDir, record_filter: RecordFilter = EVERYTHING) -> None:
+    def __init__(self, run: RunDir, record_filter: RecordFilter = EVERY_RECORD) -> None:
         self._run = run
         self.first = LogReader(run.events, record_filter)
         self.others: dict[int, LogReader] = {}
@@ -183,7 +183,7 @@ class RunLogReader:
 
     def add_rank(self, rank: int, waiting: Collection[Record] = ()) -> LogReader:
         """Begin to read the log of another rank; `waiting` was read before."""
-        reader = other_rank_reader(self._run.events_of(rank))
+        reader = make_other_rank_reader(self._run.find_events_path(rank))
         self._known.add(rank)
         self.others[rank] = reader
         self.waiting[rank] = deque(waiting)

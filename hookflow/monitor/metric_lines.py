@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from hookflow.monitor.charts import Axis, Curve, Mark, Scale, draw
-from hookflow.monitor.series import Bucket, Progress, Series, base_name, chart_names
+from hookflow.monitor.series import Progress, Series, ValueBucket, base_name, list_chart_names
 from hookflow.monitor.state import RunState
 from hookflow.numbers import number
 
@@ -44,7 +44,7 @@ def gather_metrics(state: RunState) -> dict[str, list[MetricLine]]:
 
 def first_metrics(state: RunState) -> list[str]:
     """Return the metrics with the most important first: the loss, the monitored ones, those of validations, others."""
-    names = chart_names(state.scalars, state.metrics.series)
+    names = list_chart_names(state.scalars, state.metrics.series)
     monitored = [name for name in state.monitored if name in names]
     loss = [name for name in ("loss",) if name in names]
     return list(dict.fromkeys([*loss, *monitored, *names]))
@@ -60,7 +60,7 @@ def end_iterations(lines: Iterable[MetricLine]) -> list[int]:
     return iterations
 
 
-def column_edges(axis: Axis, progress: Progress, columns: int) -> list[float]:
+def compute_column_edges(axis: Axis, progress: Progress, columns: int) -> list[float]:
     """Return the iterations between which the columns of a chart lie, one more than there are columns."""
     edges = []
     for column in range(columns + 1):
@@ -76,13 +76,13 @@ def make_curves(
 
     `smoothing` is the factor of the moving average, from 0 to below 1.
     """
-    edges = column_edges(axis, progress, columns)
+    edges = compute_column_edges(axis, progress, columns)
     curves = []
     for line in lines:
-        seen = line.series.stretches(edges)
+        seen = line.series.split_at_edges(edges)
         drawn = seen
         if smoothing > 0.0 and line.split == "train":
-            drawn = line.series.smoothed(smoothing).stretches(edges)
+            drawn = line.series.smooth(smoothing).split_at_edges(edges)
         points = []
         for bucket, smoothed in zip(seen, drawn, strict=True):
             if bucket is not None and smoothed is not None:
@@ -106,7 +106,7 @@ def make_marks(state: RunState, progress: Progress) -> list[Mark]:
     return marks
 
 
-def sparkline(series: Series, width: int, *, log: bool = False) -> str:
+def draw_sparkline(series: Series, width: int, *, log: bool = False) -> str:
     """Return the means of the whole run as a line on one row of `width` cells."""
     if not series.its or width < 1:
         return ""
@@ -114,14 +114,14 @@ def sparkline(series: Series, width: int, *, log: bool = False) -> str:
     first = series.its[0]
     last = series.its[-1]
     edges = [first - 1 + (last - first + 1) * dot / dots for dot in range(dots + 1)]
-    means = _finite_means(series.stretches(edges))
+    means = _collect_finite_means(series.split_at_edges(edges))
     scale = Scale.of(list(means.values()) or [0.0], log)
     points = [(dot / (dots - 1), scale.place(mean)) for dot, mean in means.items()]
     (cells,) = draw(points, width, 1)
     return "".join(chr(0x2800 + bits) if bits else " " for bits in cells)
 
 
-def _finite_means(buckets: Sequence[Bucket | None]) -> dict[int, float]:
+def _collect_finite_means(buckets: Sequence[ValueBucket | None]) -> dict[int, float]:
     """Return the means that are finite by their places."""
     means = {}
     for place, bucket in enumerate(buckets):
@@ -130,7 +130,7 @@ def _finite_means(buckets: Sequence[Bucket | None]) -> dict[int, float]:
     return means
 
 
-def words_of_holes(series: Series) -> str:
+def describe_holes(series: Series) -> str:
     """Return where values are not finite, the first places and the newest; empty where all are finite."""
     holes = series.broken
     if not holes:

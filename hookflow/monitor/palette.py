@@ -11,7 +11,7 @@ from textual.types import IgnoreReturnCallbackType
 from hookflow.events.commands import COMMANDS
 from hookflow.monitor.dashboard import Dashboard
 
-WORDS = {
+COMMAND_SYNONYMS = {
     "checkpoint": "save snapshot weights write now",
     "copy-page": "clipboard yank text",
     "copy-row": "clipboard yank text",
@@ -45,7 +45,7 @@ WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ActionOption:
     """An action that can be called now."""
 
     name: str
@@ -60,7 +60,7 @@ class Offer:
     @property
     def searched(self) -> str:
         """The text in which what is typed is searched."""
-        return f"{self.name} {self.about} {WORDS.get(self.name, '')}"
+        return f"{self.name} {self.about} {COMMAND_SYNONYMS.get(self.name, '')}"
 
 
 class ActionProvider(Provider):
@@ -70,7 +70,7 @@ class ActionProvider(Provider):
     def dashboard(self) -> Dashboard:
         return cast("Dashboard", self.app)
 
-    def _offers(self) -> Iterator[Offer]:
+    def _iter_offers(self) -> Iterator[ActionOption]:
         known = set()
         for node, binding, enabled, _ in self.screen.active_bindings.values():
             if not binding.id or binding.id in known or not enabled or binding.id == "palette":
@@ -78,34 +78,34 @@ class ActionProvider(Provider):
             known.add(binding.id)
             keys = self.app.get_key_display(binding)
             call = partial(self.app.run_action, binding.action, node)
-            yield Offer(binding.id, binding.tooltip or binding.description, keys, call)
+            yield ActionOption(binding.id, binding.tooltip or binding.description, keys, call)
         if not self.dashboard.store.can_act:
             return
         for name, command in COMMANDS.items():
             if name not in known:
                 run_command = cast("Any", self.app).run_command
-                yield Offer(name, f"{command.about} {command.takes}".rstrip(), "", partial(run_command, name))
+                yield ActionOption(name, f"{command.about} {command.takes}".rstrip(), "", partial(run_command, name))
 
     async def discover(self) -> Hits:
-        for offer in self._offers():
+        for offer in self._iter_offers():
             yield DiscoveryHit(offer.title, offer.call, help=offer.name)
 
     async def search(self, query: str) -> Hits:
         """Yield what has the words of a query; only where nothing has, what has its letters in this order."""
         words = query.lower().split()
-        offers = [*self._offers()]
+        offers = [*self._iter_offers()]
         matching = [offer for offer in offers if all(word in offer.searched.lower() for word in words)]
         matcher = self.matcher(query)
         for offer in matching or offers:
             if matching:
-                score = word_score(offer, words)
+                score = score_offer(offer, words)
             else:
                 score = matcher.match(offer.searched)
             if score > 0:
                 yield Hit(score, offer.title, offer.call, help=offer.name)
 
 
-def word_score(offer: Offer, words: Sequence[str]) -> float:
+def score_offer(offer: ActionOption, words: Sequence[str]) -> float:
     """Return how well an offer fits words: best by its name, then by words that begin so, then by parts of words."""
     score = 0.0
     known = offer.searched.lower().split()

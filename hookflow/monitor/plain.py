@@ -18,30 +18,45 @@ from hookflow.events.log import encode
 from hookflow.events.records import DataInfo, Error, Frame, Progress, Record
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.graph.plan import Plan
-from hookflow.graph.why import MAX_AMBIGUITIES, ambiguities, count_pairs
-from hookflow.monitor.feed import Live, follow_records
-from hookflow.monitor.health import missing, placed, raised_at
-from hookflow.monitor.journal import ERROR_ACTION_LABELS, Entry, brief
+from hookflow.graph.why import MAX_AMBIGUITIES, count_pairs, find_ambiguities
+from hookflow.monitor.feed import LogFollower, show_records
+from hookflow.monitor.health import describe_place, find_raising_line, missing
+from hookflow.monitor.journal import ERROR_ACTION_LABELS, Entry, describe_briefly
 from hookflow.monitor.printed_output import OutputReader, tidy
-from hookflow.monitor.progress_bars import bars_table, names_as_they_came, progress_bars, shorten_name, work_name
+from hookflow.monitor.progress_bars import (
+    format_work_name,
+    make_bars_table,
+    make_progress_bars,
+    names_as_they_came,
+    shorten_name,
+)
 from hookflow.monitor.stall_watch import StallWatch
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import INKS
-from hookflow.monitor.summary import metrics_table, print_summary, summary
-from hookflow.monitor.throughput import Throughput, bottleneck
-from hookflow.numbers import clock, counted, many, number, one_line, out_of, span, speed
-from hookflow.text import printable
+from hookflow.monitor.style import PLAIN_INKS
+from hookflow.monitor.summary import make_metrics_table, print_summary, summary
+from hookflow.monitor.throughput import Throughput, find_bottleneck
+from hookflow.numbers import (
+    format_clock,
+    format_count,
+    format_many,
+    format_span,
+    format_speed,
+    number,
+    one_line,
+    out_of,
+)
+from hookflow.text import make_printable
 
-LINE = re.compile(r"(?P<clock>\d\d:\d\d:\d\d )?(?P<kind>\S+)")
+LINE_START_PATTERN = re.compile(r"(?P<clock>\d\d:\d\d:\d\d )?(?P<kind>\S+)")
 """The begin of a line."""
 
 KIND_COLOURS = {
-    **dict.fromkeys(("warn", "lost", "Ctrl-C"), INKS["warn"]),
-    "error": INKS["error"],
-    **dict.fromkeys(("checkpoint", "histogram"), INKS["checkpoint"]),
-    **dict.fromkeys(("train", "image", "command"), INKS["train"]),
-    **dict.fromkeys(("val", "test"), INKS["val"]),
-    **dict.fromkeys(("run", "resumed", "end", "text"), INKS["good"]),
+    **dict.fromkeys(("warn", "lost", "Ctrl-C"), PLAIN_INKS["warn"]),
+    "error": PLAIN_INKS["error"],
+    **dict.fromkeys(("checkpoint", "histogram"), PLAIN_INKS["checkpoint"]),
+    **dict.fromkeys(("train", "image", "command"), PLAIN_INKS["train"]),
+    **dict.fromkeys(("val", "test"), PLAIN_INKS["val"]),
+    **dict.fromkeys(("run", "resumed", "end", "text"), PLAIN_INKS["good"]),
 }
 """The colour of a line's kind, where it has one."""
 
@@ -70,7 +85,7 @@ class LineWriter:
             print(line, file=self.console.file, flush=True)
             return
         text = Text(line)
-        match = LINE.match(line)
+        match = LINE_START_PATTERN.match(line)
         if match:
             text.stylize("dim", *match.span("clock"))
             text.stylize(KIND_COLOURS.get(match["kind"], ""), *match.span("kind"))
@@ -79,7 +94,7 @@ class LineWriter:
     def show_bars(self, state: RunState) -> None:
         """Draw the bars as the run is now."""
         if self.has_bars:
-            table = bars_table([*progress_bars(state)], self.console.width)
+            table = make_bars_table([*make_progress_bars(state)], self.console.width)
             self._bars.update(table, refresh=True)
 
 
@@ -96,13 +111,13 @@ ChildExit = Callable[[], int | None]
 """Returns the exit code of the process that trains once it has ended, when the caller is its parent."""
 
 
-def follow_json(run: RunDir, out: TextIO, *, child_exit: ChildExit | None = None) -> int:
+def print_records(run: RunDir, out: TextIO, *, child_exit: ChildExit | None = None) -> int:
     """Print each record of the event log, of several ranks that of rank 0, as a line of JSON; see `follow`."""
-    live = Live(run, kept=child_exit is not None and not count_attempts(run))
-    return follow_records(run, live, lambda record: print(encode(record), file=out, flush=True), child_exit)
+    live = LogFollower(run, kept=child_exit is not None and not count_attempts(run))
+    return show_records(run, live, lambda record: print(encode(record), file=out, flush=True), child_exit)
 
 
-def follow(
+def print_run(
     run: RunDir,
     out: TextIO,
     *,
@@ -117,7 +132,7 @@ def follow(
     Ctrl-C has been pressed. For a resumed run the newest attempt is printed, with the changes. A mistake that ends a
     run before it has begun is left for the caller that has started it.
     """
-    live = Live(run, kept=child_exit is not None)  # a long log opens at once afterwards, after any viewer
+    live = LogFollower(run, kept=child_exit is not None)  # a long log opens at once afterwards, after any viewer
     attempts = count_attempts(run)
     with LineWriter(out, bars) as writer:
         is_parent = child_exit is not None
@@ -129,19 +144,19 @@ def follow(
             live.read_all()  # what earlier attempts left
             printer.divide(time.time(), attempts + 1)
 
-        def look(over: bool) -> None:
-            printer.relay(over)
+        def relay_and_check(over: bool) -> None:
+            printer.print_output(over)
             printer.warn()
             printer.look(interrupts(), over)
             writer.show_bars(live.state)
 
-        code = follow_records(run, live, printer.take, child_exit, look)
+        code = show_records(run, live, printer.take, child_exit, relay_and_check)
         printer.warn()
         if child_exit is not None and live.state.end is None and not live.moved():
             exit_code = child_exit()
             if exit_code:
                 printer.say("lost", run.ended_by(exit_code))
-    table = metrics_table(live.state) if bars else None
+    table = make_metrics_table(live.state) if bars else None
     if table is not None:
         writer.console.print(table)
     moved = live.moved()
@@ -155,7 +170,7 @@ def follow(
 class RunPrinter:
     """Prints a line for each fact; the attempts before the one numbered `skip` are folded in silence."""
 
-    def __init__(self, run: RunDir, live: Live, writer: LineWriter, output: OutputReader, skip: int = 0) -> None:
+    def __init__(self, run: RunDir, live: LogFollower, writer: LineWriter, output: OutputReader, skip: int = 0) -> None:
         self._run = run
         self._live = live
         self._writer = writer
@@ -183,30 +198,30 @@ class RunPrinter:
         if self._attempt == self._skip and record["k"] == "run":
             self.divide(record["t"], self._attempt)
             for entry in self._live.state.attempts[-1].prepared:
-                self._print(f"{clock(entry.t)} {_entry_line(entry)}")
-        self._print(*(f"{clock(record['t'])} {line}" for line in self._lines(record, entries)))
-        self._print(*self._own_lines(entries))
+                self._print(f"{format_clock(entry.t)} {_entry_line(entry)}")
+        self._print(*(f"{format_clock(record['t'])} {line}" for line in self._lines(record, entries)))
+        self._print(*self._iter_own_lines(entries))
 
     def warn(self) -> None:
         """Print what has come from other ranks, or from the monitor itself, since the last record of rank 0."""
         entries = self._new_entries()
         if self._attempt >= self._skip:
-            self._print(*self._own_lines(entries))
+            self._print(*self._iter_own_lines(entries))
 
     def divide(self, t: float, attempt: int) -> None:
         """Print that the run has been resumed, and pass over the warnings before."""
         self._new_entries()
-        self._print(f"{clock(t)} {_line('resumed', f'attempt {attempt}')}")
+        self._print(f"{format_clock(t)} {_line('resumed', f'attempt {attempt}')}")
 
     def say(self, kind: str, text: str) -> None:
         """Print something that happens now."""
-        self._print(f"{clock(time.time())} {_line(kind, text)}")
+        self._print(f"{format_clock(time.time())} {_line(kind, text)}")
 
     def look(self, interrupts: int, over: bool) -> None:
         """Print what has no record: that Ctrl-C was pressed, and its effect; that the run hangs, or is lost."""
         while self._interrupts < interrupts:
             self._interrupts += 1
-            self.say("Ctrl-C", self._effect_of_interrupt())
+            self.say("Ctrl-C", self._describe_interrupt())
         if not self._is_missing and not self._run.path.exists():
             self._is_missing = True
             moved = self._live.moved()
@@ -217,14 +232,14 @@ class RunPrinter:
             if stall:
                 self.say(*stall)
 
-    def _effect_of_interrupt(self) -> str:
+    def _describe_interrupt(self) -> str:
         if self._interrupts > 1:
             return "ending at once, without saving"
         if not self._live.state.iterating:  # it may not have begun: then there is nothing to save
             return "ending as soon as possible; Ctrl-C again ends at once without saving"
         return "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving"
 
-    def relay(self, over: bool = False) -> None:
+    def print_output(self, over: bool = False) -> None:
         """Print the output of the training since the last time; `over`, also a line that it has not ended."""
         for line in self._output.read(over):
             self._relayed.append(line)
@@ -235,7 +250,7 @@ class RunPrinter:
 
     def _print(self, *lines: str) -> None:
         for line in lines:
-            self._writer.write(printable(line))
+            self._writer.write(make_printable(line))
 
     def _new_entries(self) -> list[Entry]:
         entries = self._live.state.journal.since(self._next_entry)
@@ -243,18 +258,18 @@ class RunPrinter:
             self._next_entry = entries[-1].number + 1
         return entries
 
-    def _own_lines(self, entries: list[Entry]) -> Iterator[str]:
+    def _iter_own_lines(self, entries: list[Entry]) -> Iterator[str]:
         """Yield lines for the entries of the monitor itself, and of other ranks."""
         for entry in entries:
             if entry.own:
-                for line in [_entry_line(entry), *self._traceback(entry.detail)]:
-                    yield f"{clock(entry.t)} {line}"
+                for line in [_entry_line(entry), *self._format_traceback(entry.detail)]:
+                    yield f"{format_clock(entry.t)} {line}"
 
-    def _traceback(self, text: str) -> list[str]:
+    def _format_traceback(self, text: str) -> list[str]:
         """Return the lines of a traceback, unless it is a message alone, or the training has printed it."""
         if "\n" not in text.strip():
             return []
-        self.relay()  # what is recorded is printed at once, perhaps since the last look
+        self.print_output()  # what is recorded is printed at once, perhaps since the last look
         lines = {tidy(line) for line in text.splitlines()}
         if lines <= set(self._relayed):
             return []
@@ -267,23 +282,23 @@ class RunPrinter:
         place = _format_place(state, state.epoch_of(record["it"], record["ep"]), record["it"])
         match record["k"]:
             case "run":
-                self._note_progress(record["t"], -1)
+                self._record_progress(record["t"], -1)
                 return _first_lines(self._run, self._live)
             case "epoch":
-                self._note_progress(record["t"], state.it)
-                return [self._progress_line()]
+                self._record_progress(record["t"], state.it)
+                return [self._format_progress()]
             case "frame":
-                return self._progress_of_frame(record)
+                return self._format_frame_progress(record)
             case "metrics" | "checkpoint":
                 return [_line(entry.source, place, entry.text) for entry in entries if not entry.own]
             case "image" | "text" | "histogram":
-                return [_line(record["k"], place, brief(record))]
+                return [_line(record["k"], place, describe_briefly(record))]
             case "progress":
-                return self._work_lines(record)
+                return self._format_work(record)
             case "error":
                 return self._error_lines(record)
             case "refused" if not state.failed_to_start:
-                return [*map(_entry_line, entries), *self._traceback(record.get("traceback", ""))]
+                return [*map(_entry_line, entries), *self._format_traceback(record.get("traceback", ""))]
             case "end" | "refused":
                 return self._end_lines(entries)
         return [_entry_line(entry) for entry in entries if not entry.own]
@@ -295,16 +310,16 @@ class RunPrinter:
         first_sentence = self._raised.partition(". ")[0]  # the line of the error has all sentences
         return [_line("end", entry.text.replace(self._raised, first_sentence)) for entry in entries]
 
-    def _progress_of_frame(self, record: Frame) -> list[str]:
+    def _format_frame_progress(self, record: Frame) -> list[str]:
         """Return the line of the progress, where it is time for one and there is no bar that shows it."""
         done = self._live.state.it
         is_due = record["t"] - self._progress_due >= PROGRESS_INTERVAL and record["stage"] == "train"
         if self._writer.has_bars or not is_due or done == self._progress_it:
             return []
-        self._note_progress(record["t"], done)
-        return [self._progress_line()]
+        self._record_progress(record["t"], done)
+        return [self._format_progress()]
 
-    def _work_lines(self, record: Progress) -> list[str]:
+    def _format_work(self, record: Progress) -> list[str]:
         """Return a line on some work of a hook when it is over, and now and then while it lasts."""
         key = record["hook"], record["name"]
         told_at = self._work_told.setdefault(key, record["t"])
@@ -315,24 +330,24 @@ class RunPrinter:
         else:
             self._work_told[key] = record["t"]
         done = out_of(record["done"], record["total"] or None)
-        return [_line("progress", f"{work_name(record)}  {done}  {span(record['seconds'])}")]
+        return [_line("progress", f"{format_work_name(record)}  {done}  {format_span(record['seconds'])}")]
 
     def _error_lines(self, record: Error) -> list[str]:
         self._raised = f"{record['type']}: {one_line(record['text'])}"
-        places = ", ".join([*placed(record), ERROR_ACTION_LABELS[record["action"]]])
+        places = ", ".join([*describe_place(record), ERROR_ACTION_LABELS[record["action"]]])
         line = f"{places}: {self._raised}"
-        raised = raised_at(record)
+        raised = find_raising_line(record)
         if raised:
             line += f", at {raised}"
         if "Traceback (" not in record["traceback"]:  # of a diagnosis it is the message alone
             return [_line("error", line)]
-        return [_line("error", line), *self._traceback(record["traceback"])]
+        return [_line("error", line), *self._format_traceback(record["traceback"])]
 
-    def _note_progress(self, t: float, it: int) -> None:
+    def _record_progress(self, t: float, it: int) -> None:
         self._progress_due = t
         self._progress_it = it
 
-    def _progress_line(self) -> str:
+    def _format_progress(self) -> str:
         state = self._live.state
         facts = [_format_place(state, state.epoch, state.it)]
         names = names_as_they_came(state)
@@ -341,21 +356,21 @@ class RunPrinter:
         if len(names) > MAX_SCALARS:
             facts.append(f"({len(names) - MAX_SCALARS} more)")
         if not self._writer.has_bars:
-            facts += _pace_facts(state)
+            facts += _iter_pace_facts(state)
         return _line("train", *facts)
 
 
-def _pace_facts(state: RunState) -> Iterator[str]:
+def _iter_pace_facts(state: RunState) -> Iterator[str]:
     """Yield speed, time left and bottleneck: nothing before an iteration is timed."""
     pace = Throughput.of(state)
     if not pace.iters_per_s:
         return
-    yield speed(pace.iters_per_s)
+    yield format_speed(pace.iters_per_s)
     if pace.samples_per_s:
-        yield f"{many(pace.samples_per_s)} samples/s"
+        yield f"{format_many(pace.samples_per_s)} samples/s"
     if pace.left:
         yield f"ETA {pace.left}"
-    word = bottleneck(state, pace)
+    word = find_bottleneck(state, pace)
     if word != "compute-bound":
         yield word
 
@@ -374,12 +389,12 @@ def _format_place(state: RunState, epoch: int, it: int) -> str:
     return f"epoch {out_of(epoch, state.run.get('max_epochs'))}  iter {out_of(it, state.total_iters)}"
 
 
-def _first_lines(run: RunDir, live: Live) -> list[str]:
+def _first_lines(run: RunDir, live: LogFollower) -> list[str]:
     """Return the lines on the run, its data, and the machine."""
     record = live.state.run
     facts = [f"{run.path.parent.name} {run.id}"]
     if record["model"]:
-        facts.append(f"{record['model']}, {many(record['params'])} parameters")
+        facts.append(f"{record['model']}, {format_many(record['params'])} parameters")
     facts.append(f"seed {record['seed']}")
     if record["resumed_from"]:
         facts.append(f"resumed from {record['resumed_from']}")
@@ -393,14 +408,14 @@ def _first_lines(run: RunDir, live: Live) -> list[str]:
     lines = [_line("run", *facts), _line("device", *device)]
     lines += [_data_line(split, data) for split, data in record["data"].items()]
     if live.plan:
-        lines.append(_plan_line(live.plan))
+        lines.append(_format_plan(live.plan))
     return lines
 
 
 def _data_line(split: str, data: DataInfo) -> str:
-    counts = counted(data["batches"], "batch")
+    counts = format_count(data["batches"], "batch")
     if data["examples"]:  # of a stream they are unknown
-        counts = f"{counted(data['examples'], 'example')} in {counts}"
+        counts = f"{format_count(data['examples'], 'example')} in {counts}"
     if data["batch_size"]:
         counts += f" of {data['batch_size']}"
     marks = []
@@ -411,12 +426,12 @@ def _data_line(split: str, data: DataInfo) -> str:
     return _line("data", f"{split}: {data['name']}", counts, ": ".join(marks)).rstrip()
 
 
-def _plan_line(plan: Plan) -> str:
+def _format_plan(plan: Plan) -> str:
     numbers = {"hook": len(plan.hooks), "binding": len(plan.bindings), "edge": len(plan.edges)}
-    facts = [", ".join(counted(count, thing) for thing, count in numbers.items())]
+    facts = [", ".join(format_count(count, thing) for thing, count in numbers.items())]
     if plan.shuffle is not None:
         facts.append(f"SHUFFLED {plan.shuffle}")
-    pairs = count_pairs([*islice(ambiguities(plan), MAX_AMBIGUITIES)])
+    pairs = count_pairs([*islice(find_ambiguities(plan), MAX_AMBIGUITIES)])
     if pairs:
         facts.append(f"{pairs}: hookflow check")
     return _line("plan", *facts)

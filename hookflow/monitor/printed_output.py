@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hookflow.events.reading import open_regular
-from hookflow.text import ESCAPE, printable
+from hookflow.text import ESCAPE_SEQUENCE, make_printable
 
-CHUNK = 1 << 20
+READ_CHUNK_BYTES = 1 << 20
 """Bytes read at a time; also the longest line that is waited for."""
 
 MAX_LINES = 10_000
@@ -18,10 +18,10 @@ MAX_LINES = 10_000
 
 def tidy(line: str) -> str:
     """Return a line as it looks in the end: of a progress bar, which goes back again and again, the last state."""
-    states = [part for part in ESCAPE.sub("", line).split("\r") if part.strip()]
+    states = [part for part in ESCAPE_SEQUENCE.sub("", line).split("\r") if part.strip()]
     if not states:
         return ""
-    return printable(states[-1]).rstrip()
+    return make_printable(states[-1]).rstrip()
 
 
 class OutputReader:
@@ -44,12 +44,12 @@ class OutputReader:
         try:
             with open_regular(self._path) as file:
                 file.seek(self._at)
-                data = file.read(-1 if last else CHUNK)
+                data = file.read(-1 if last else READ_CHUNK_BYTES)
         except OSError:
             return []
         self._at += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if self._rest and (last or len(self._rest) > CHUNK):
+        if self._rest and (last or len(self._rest) > READ_CHUNK_BYTES):
             lines.append(self._rest)
             self._rest = b""
         return [tidy(line.decode("utf-8", "replace")) for line in lines]
@@ -75,7 +75,7 @@ class PrintedOutput:
         self.lines: deque[PrintedLine] = deque(maxlen=MAX_LINES)
         self.unfinished = ""
         self._path = path
-        self._reader = OutputReader(path, back=CHUNK)
+        self._reader = OutputReader(path, back=READ_CHUNK_BYTES)
         self._next = 0
         self._has_looked = False
 
@@ -103,37 +103,39 @@ class PrintedOutput:
             return clock
 
 
-FRACTION = r"[-+]?(\d*\.\d|nan\b|inf\b)"
-INTEGER = r"[-+]?\d+(e[-+]?\d+)?\s*(%|[,;|)]|$|\w+\s*[:=])"
-MEASURED = rf"(?!['\")\]]*\s*[:=|]?\s*({FRACTION}|{INTEGER})|\s\w+\s*[:=]?\s*{FRACTION})"
+FRACTION_PATTERN = r"[-+]?(\d*\.\d|nan\b|inf\b)"
+INTEGER_PATTERN = r"[-+]?\d+(e[-+]?\d+)?\s*(%|[,;|)]|$|\w+\s*[:=])"
+MEASUREMENT_PATTERN = (
+    rf"(?!['\")\]]*\s*[:=|]?\s*({FRACTION_PATTERN}|{INTEGER_PATTERN})|\s\w+\s*[:=]?\s*{FRACTION_PATTERN})"
+)
 """Characters that do not follow a word of an error: a number, of which the word, or it and the next one, is the name.
 """
 
-BEGIN = r"^\W*(\d[\d:.,/TZ -]*\W*)?"
+LINE_BEGIN_PATTERN = r"^\W*(\d[\d:.,/TZ -]*\W*)?"
 """The begin of a line: brackets, and a time stamp."""
 
-WARNING = re.compile(rf"\b(warn|warning|\w+Warning)\b{MEASURED}", re.IGNORECASE)
+WARNING = re.compile(rf"\b(warn|warning|\w+Warning)\b{MEASUREMENT_PATTERN}", re.IGNORECASE)
 ERROR = re.compile(
-    rf"(?i:{BEGIN}(error|critical|fatal))\b(?i:{MEASURED})"
-    rf"|(?i:\b(error|critical|fatal)(?=[\])>]*:\s|[\])>]|\s(occurred|while|code)\b))(?i:{MEASURED})"
-    rf"|\b(ERROR|CRITICAL|FATAL)\b(?i:{MEASURED})"
-    rf"|(?i:\b(an|the|this|following|internal)\serrors?\b)(?i:{MEASURED})"
-    rf"|\w(Error|Exception)\b(?i:{MEASURED})"
+    rf"(?i:{LINE_BEGIN_PATTERN}(error|critical|fatal))\b(?i:{MEASUREMENT_PATTERN})"
+    rf"|(?i:\b(error|critical|fatal)(?=[\])>]*:\s|[\])>]|\s(occurred|while|code)\b))(?i:{MEASUREMENT_PATTERN})"
+    rf"|\b(ERROR|CRITICAL|FATAL)\b(?i:{MEASUREMENT_PATTERN})"
+    rf"|(?i:\b(an|the|this|following|internal)\serrors?\b)(?i:{MEASUREMENT_PATTERN})"
+    rf"|\w(Error|Exception)\b(?i:{MEASUREMENT_PATTERN})"
     rf"|\w(?i:error): \[Errno"
     rf"|\bTraceback\b"
 )
 """The signs of an error in a printed line. The word alone is none: it is in names of metrics, too."""
 
-SUSPICIOUS = re.compile("warn|error|critical|fatal|exception|traceback", re.IGNORECASE)
+SUSPICIOUS_WORDS = re.compile("warn|error|critical|fatal|exception|traceback", re.IGNORECASE)
 """The parts of a line of a level: a quick look before the patterns."""
 
-LEVELS: Sequence[str] = ("info", "warn", "error")
+SEVERITY_LEVELS: Sequence[str] = ("info", "warn", "error")
 """How serious a line is, by its place here."""
 
 
-def level_of(text: str) -> int:
-    """Return how serious a printed line is, by its words: a place in `LEVELS`."""
-    if not SUSPICIOUS.search(text):
+def find_severity(text: str) -> int:
+    """Return how serious a printed line is, by its words: a place in `SEVERITY_LEVELS`."""
+    if not SUSPICIOUS_WORDS.search(text):
         return 0
     if ERROR.search(text):
         return 2

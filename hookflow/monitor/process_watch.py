@@ -24,7 +24,7 @@ Place = tuple[int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class RanksHere:
+class LocalRanks:
     """The state of a run for a look at its processes, copied for the thread that looks.
 
     `pids` are of the ranks on this machine, by rank; `silent` are the ranks that have written nothing for long;
@@ -45,16 +45,16 @@ class RanksHere:
         return cls(pids, [*state.ranks.silent], state.moved)
 
 
-def look_inside(run: RunDir, ranks: Iterable[int]) -> dict[int, Place]:
+def read_training_places(run: RunDir, ranks: Iterable[int]) -> dict[int, Place]:
     """Return where the training threads of these ranks are.
 
     The ranks are on this machine. Those whose place is not known are left out.
     """
-    seen = {number: now.look(run.now_of(number)) for number in ranks}
+    seen = {number: now.read_current_binding(run.find_now_path(number)) for number in ranks}
     return {number: place for number, place in seen.items() if place}
 
 
-def stacks(run: RunDir, pids: Mapping[int, int]) -> dict[int, list[str]]:
+def read_stacks(run: RunDir, pids: Mapping[int, int]) -> dict[int, list[str]]:
     """Return the stacks of the training threads of ranks on this machine, the innermost frame first; takes seconds."""
     return {rank: stack(pid, run.output) for rank, pid in pids.items()}
 
@@ -82,13 +82,13 @@ class StackRequest:
     `again`: they are taken though there are some.
     """
 
-    ranks: RanksHere
+    ranks: LocalRanks
     plan: Plan
     shown: bool = False
     stalls: bool = False
     again: bool = False
 
-    def ranks_to_look_at(self, before: ProcessView, inside: Mapping[int, Place]) -> Collection[int]:
+    def find_ranks_without_stack(self, before: ProcessView, inside: Mapping[int, Place]) -> Collection[int]:
         """Return the ranks whose stacks are missing."""
         if not inside:
             return ()
@@ -99,7 +99,7 @@ class StackRequest:
         return ()
 
 
-def look_at_process(run: RunDir, before: ProcessView, request: StackRequest) -> ProcessView:
+def inspect_process(run: RunDir, before: ProcessView, request: StackRequest) -> ProcessView:
     """Return how the processes of a run are now; takes seconds where stacks are taken."""
     life = run.life()
     if life != "alive":
@@ -107,10 +107,10 @@ def look_at_process(run: RunDir, before: ProcessView, request: StackRequest) -> 
         if life == "gone":
             suspicion = run.trouble()
         return ProcessView(life, suspicion)
-    inside = look_inside(run, request.ranks.pids)
-    wanted = request.ranks_to_look_at(before, inside)
+    inside = read_training_places(run, request.ranks.pids)
+    wanted = request.find_ranks_without_stack(before, inside)
     if wanted:
-        taken = stacks(run, {rank: request.ranks.pids.get(rank, 0) for rank in wanted})
+        taken = read_stacks(run, {rank: request.ranks.pids.get(rank, 0) for rank in wanted})
         stalled_since = 0.0
         if request.stalls:
             stalled_since = request.ranks.moved
@@ -121,7 +121,7 @@ def look_at_process(run: RunDir, before: ProcessView, request: StackRequest) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuState:
     """One GPU: `busy` in hundredths, memory in bytes, degrees Celsius, watts. None is what the driver does not say."""
 
     index: int
@@ -133,14 +133,14 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineState:
     """One look: processor, memory and the monitor's own processor time in hundredths; `load` as the system counts."""
 
     cpu: float
     load: float
     ram: float
     viewer: float
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuState, ...] = ()
 
 
 class MachineSensor:
@@ -158,14 +158,14 @@ class MachineSensor:
             pynvml.nvmlInit()
             self._gpus = int(pynvml.nvmlDeviceGetCount())
 
-    def look(self) -> Machine:
+    def look(self) -> MachineState:
         cpu = psutil.cpu_percent()
         load = psutil.getloadavg()[0]
         ram = psutil.virtual_memory().percent
-        gpus = tuple(self._look_at_gpu(index) for index in range(self._gpus))
-        return Machine(cpu, load, ram, self._self.cpu_percent(), gpus)
+        gpus = tuple(self._read_gpu(index) for index in range(self._gpus))
+        return MachineState(cpu, load, ram, self._self.cpu_percent(), gpus)
 
-    def _look_at_gpu(self, index: int) -> Gpu:
+    def _read_gpu(self, index: int) -> GpuState:
         """Ask for each figure alone: a slice of a GPU knows its memory and no load, a laptop's GPU no power."""
         nvml = self._nvml
         handle = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)
@@ -173,7 +173,7 @@ class MachineSensor:
         load = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         degrees = self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        return Gpu(
+        return GpuState(
             index,
             busy=None if load is None else int(load.gpu),
             used=None if memory is None else int(memory.used),

@@ -11,10 +11,10 @@ from rich.text import Text
 from hookflow.events.records import Progress
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import INKS
+from hookflow.monitor.style import PLAIN_INKS
 from hookflow.monitor.throughput import Throughput
-from hookflow.numbers import number, out_of, span, speed
-from hookflow.text import fit_name, printable
+from hookflow.numbers import format_span, format_speed, number, out_of
+from hookflow.text import fit_name, make_printable
 
 MAX_NAME_WIDTH = 24
 """Cells from which on the name of a number is cut, so that a long one leaves room for others."""
@@ -40,7 +40,7 @@ class ProgressBar(NamedTuple):
 
 def shorten_name(name: str) -> str:
     """Return the name of a number in at most MAX_NAME_WIDTH cells."""
-    shown = printable(name)
+    shown = make_printable(name)
     if cell_len(shown) <= MAX_NAME_WIDTH:
         return shown
     return fit_name(shown, MAX_NAME_WIDTH)
@@ -56,7 +56,7 @@ def names_as_they_came(state: RunState) -> list[str]:
     return [*dict.fromkeys([*first, *state.scalars])]
 
 
-def progress_bars(state: RunState) -> Iterator[ProgressBar]:
+def make_progress_bars(state: RunState) -> Iterator[ProgressBar]:
     """Yield a bar for the run, one for the epoch where there are several, one for a validation that is on, and one for
     each piece of work that hooks show."""
     if not state.run:
@@ -68,12 +68,12 @@ def progress_bars(state: RunState) -> Iterator[ProgressBar]:
     if state.stage in ("val", "test"):
         latest = {name: points[-1][1] for name, points in state.metrics.by_name.items() if points}
         metrics = [(name, latest[name]) for name in in_order(latest, state.monitored)]
-        yield ProgressBar(state.stage, state.batch, state.batches, numbers=_described(metrics))
+        yield ProgressBar(state.stage, state.batch, state.batches, numbers=_format_numbers(metrics))
     for work in state.works.values():
-        yield ProgressBar(work_name(work), work["done"], work["total"], (span(work["seconds"]),))
+        yield ProgressBar(format_work_name(work), work["done"], work["total"], (format_span(work["seconds"]),))
 
 
-def work_name(work: Progress) -> str:
+def format_work_name(work: Progress) -> str:
     """Return what some work of a hook is called beside other bars: "export: shards"."""
     return shorten_name(f"{work['hook']}: {work['name']}" if work["hook"] else work["name"])
 
@@ -82,7 +82,7 @@ def _bar_of_run(state: RunState) -> ProgressBar:
     pace = Throughput.of(state)
     per_second = ""
     if pace.iters_per_s:
-        per_second = speed(pace.iters_per_s)
+        per_second = format_speed(pace.iters_per_s)
     time_left = ""
     if pace.left:
         time_left = f"ETA {pace.left}"
@@ -90,8 +90,8 @@ def _bar_of_run(state: RunState) -> ProgressBar:
     name = "train"
     if state.stage == "paused":
         name = "paused"
-    facts = (per_second, span(state.elapsed), time_left)
-    return ProgressBar(name, state.it, state.total_iters, facts, _described(latest))
+    facts = (per_second, format_span(state.elapsed), time_left)
+    return ProgressBar(name, state.it, state.total_iters, facts, _format_numbers(latest))
 
 
 def _bar_of_epoch(state: RunState, per_epoch: int) -> ProgressBar:
@@ -104,12 +104,12 @@ def _bar_of_epoch(state: RunState, per_epoch: int) -> ProgressBar:
     return ProgressBar(f"epoch {out_of(state.epoch, state.run['max_epochs'])}", done, per_epoch)
 
 
-def _described(numbers: Iterable[tuple[str, float]]) -> tuple[str, ...]:
+def _format_numbers(numbers: Iterable[tuple[str, float]]) -> tuple[str, ...]:
     described = [f"{shorten_name(name)} {number(value)}" for name, value in numbers]
     return tuple(described[:MAX_NUMBERS])
 
 
-def bars_table(bars: Sequence[ProgressBar], width: int) -> Table:
+def make_bars_table(bars: Sequence[ProgressBar], width: int) -> Table:
     """Return the bars below one another for so many cells; what a narrow terminal has no room for is left out."""
     table = Table.grid(padding=(0, 2))
     bar_width = max(min(width // 5, width - 28), 1)
@@ -120,11 +120,11 @@ def bars_table(bars: Sequence[ProgressBar], width: int) -> Table:
         if bar.whole:
             share = f"{bar.done / bar.whole:4.0%}"
             done = round(bar_width * bar.done / bar.whole)
-        drawn = Text.assemble(("━" * done, INKS["bar"]), ("╌" * (bar_width - done), "dim"))
+        drawn = Text.assemble(("━" * done, PLAIN_INKS["bar"]), ("╌" * (bar_width - done), "dim"))
         texts = [share, out_of(bar.done, bar.whole), *bar.facts[:num_facts]]
         texts += [""] * (min(num_facts, 3) + 2 - len(texts))
         cells = [Text(text, justify="right") for text in texts]
         if num_facts > 3:
-            cells.append(Text("  ".join(bar.numbers), INKS["val"], no_wrap=True, overflow="ellipsis"))
+            cells.append(Text("  ".join(bar.numbers), PLAIN_INKS["val"], no_wrap=True, overflow="ellipsis"))
         table.add_row(Text(bar.name, "bold"), drawn, *cells)
     return table

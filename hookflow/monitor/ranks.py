@@ -7,9 +7,16 @@ from typing import NamedTuple, cast
 
 from hookflow.events.records import PHASES, End, Error, Frame, LogMessage, Record, Run
 from hookflow.graph.plan import Binding, Plan
-from hookflow.monitor.durations import WINDOW, CallTiming, DeviceWindow, IterationWindow, OffloadStats, PhaseTotals
+from hookflow.monitor.durations import (
+    WINDOW_SECONDS,
+    CallTiming,
+    DeviceWindow,
+    IterationWindow,
+    OffloadStats,
+    PhaseTotals,
+)
 from hookflow.monitor.journal import ERROR_ACTION_LABELS, Journal, Kind
-from hookflow.numbers import one_line, rough
+from hookflow.numbers import format_rough, one_line
 
 SYNC_PHASES: Mapping[str, tuple[str, ...]] = {"ddp": ("backward",), "fsdp": ("forward", "backward")}
 """Phases in which the ranks bring something together, and so wait for one another, by strategy."""
@@ -40,7 +47,7 @@ class RankState:
 
     @property
     def iters(self) -> int:
-        """The training iterations of the last WINDOW seconds."""
+        """The training iterations of the last WINDOW_SECONDS."""
         return self.minute.sums["iters"]
 
     @property
@@ -87,7 +94,7 @@ def time_in_iterations(rank: RankState, plan: Plan, binding: Binding) -> int:
     """Return the ns that firings of a binding took inside iterations of the last minute; 0 where it fires elsewhere."""
     if not plan.points.in_iteration(binding.point):
         return 0
-    return rank.timing(binding.id).time_spent(rank.trained - WINDOW)
+    return rank.timing(binding.id).time_spent(rank.trained - WINDOW_SECONDS)
 
 
 MIN_WAIT_SHARE = 0.05
@@ -104,7 +111,7 @@ MIN_ITERATIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Straggler:
+class StragglerInfo:
     """The others wait `cost` ns for this rank in each iteration of `whole` ns; `reason` is where it takes longer."""
 
     rank: int
@@ -114,13 +121,15 @@ class Straggler:
 
     @property
     def sentence(self) -> str:
-        times = f"{rough(self.cost / 1e6)} ms of each {rough(self.whole / 1e6)} ms iteration"
+        times = f"{format_rough(self.cost / 1e6)} ms of each {format_rough(self.whole / 1e6)} ms iteration"
         return f"rank {self.rank} keeps the others waiting: {times}, in {self.reason}"
 
     @property
     def phrase(self) -> str:
         """The sentence for narrow places."""
-        return f"rank {self.rank}: +{rough(self.cost / 1e6)} of {rough(self.whole / 1e6)} ms, {self.reason}"
+        return (
+            f"rank {self.rank}: +{format_rough(self.cost / 1e6)} of {format_rough(self.whole / 1e6)} ms, {self.reason}"
+        )
 
 
 def can_compare(ranks: Mapping[int, RankState]) -> bool:
@@ -155,11 +164,11 @@ def _time_by_hook(rank: RankState, plan: Plan) -> dict[str, float]:
 def _longest_beyond_others(times: Mapping[int, Mapping[str, float]], names: Iterable[str], slowest: int) -> str:
     """Return the name of what takes the slowest rank most beyond the median of the others."""
 
-    def beyond_others(name: str) -> float:
+    def compute_excess(name: str) -> float:
         others = [of_rank[name] for number, of_rank in times.items() if number != slowest]
         return times[slowest][name] - median(others)
 
-    return max(names, key=beyond_others, default="")
+    return max(names, key=compute_excess, default="")
 
 
 HEARTBEAT_TIMEOUT = 10.0
@@ -199,7 +208,7 @@ class RankGroup:
 
     def __init__(self, first: RankState | None = None, others: Mapping[int, RankState] | None = None) -> None:
         self.of: dict[int, RankState] = {0: first or RankState(), **(others or {})}
-        self.straggler: Straggler | None = None
+        self.straggler: StragglerInfo | None = None
         self._unchanged_since = 0.0
         self._judged_at = 0.0
         self._known: dict[MessageKey, None] = {}
@@ -257,7 +266,7 @@ class RankGroup:
         key = _key_of(record)
         if key in self._known:
             return
-        self._remember(key)
+        self._store_message_key(key)
         place = ""
         if record["hook"]:
             place = f"{record['hook']} @ {record['point']}, "
@@ -270,11 +279,11 @@ class RankGroup:
         """Note a message, an error or the end of rank 0: that of the others need not be shown again."""
         key = _key_of(record)
         self._waiting.pop(key, None)
-        self._remember(key)
+        self._store_message_key(key)
 
     # Notes on the ranks
 
-    def judge_balance(self, t: float, plan: Plan, journal: Journal) -> None:
+    def check_balance(self, t: float, plan: Plan, journal: Journal) -> None:
         """Judge, once a second of the run, whether the ranks are balanced; the journal records each change."""
         self._release(journal)
         if t < self._judged_at + 1 or not can_compare(self.of):
@@ -283,7 +292,7 @@ class RankGroup:
         self._judged_at = t
         before = self.straggler
         slowest = max(self.of, key=lambda number: self.of[number].own)
-        cost = self._waiting_for(slowest)
+        cost = self._compute_wait_for(slowest)
         is_same = before is not None and before.rank == slowest
         limit = max(MIN_WAIT_SHARE * self.of[slowest].whole, MIN_WAIT_NS)
         if is_same:
@@ -301,14 +310,14 @@ class RankGroup:
                 reason = before.reason
             else:
                 reason = find_reason(self.of, plan, slowest)
-            self.straggler = Straggler(slowest, cost, self.of[slowest].whole, reason)
+            self.straggler = StragglerInfo(slowest, cost, self.of[slowest].whole, reason)
             if not is_same:
                 journal.add(t, "warn", "ranks", self.straggler.sentence, own=True)
         elif before is not None:
             self.straggler = None
             journal.add(t, "info", "ranks", "the ranks are balanced again", own=True)
 
-    def _waiting_for(self, slowest: int) -> float:
+    def _compute_wait_for(self, slowest: int) -> float:
         """Return the ns of an iteration that the others wait for a rank."""
         others = [rank.own for number, rank in self.of.items() if number != slowest]
         return self.of[slowest].own - median(others)
@@ -363,7 +372,7 @@ class RankGroup:
         elif key not in self._known:
             self._waiting[key] = _WaitingMessage(record["t"], kind, text, detail, [number])
 
-    def _remember(self, key: MessageKey) -> None:
+    def _store_message_key(self, key: MessageKey) -> None:
         self._known[key] = None
         if len(self._known) > MAX_REMEMBERED:
             oldest = next(iter(self._known))
@@ -379,7 +388,7 @@ class RankGroup:
         for key, message in list(self._waiting.items()):
             if message.t <= due:
                 del self._waiting[key]
-                self._remember(key)
+                self._store_message_key(key)
                 ranks = format_ranks(message.ranks)
                 journal.add(message.t, message.kind, ranks, message.text, message.detail, own=True)
 

@@ -12,16 +12,24 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from hookflow.events.log import whole_lines
+from hookflow.events.log import iter_whole_lines
 from hookflow.events.reading import open_regular, read_record
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import read_plan
 from hookflow.monitor.journal import Moment, Timeline
-from hookflow.monitor.log_reader import SHARED, find_rank_logs
+from hookflow.monitor.log_reader import SHARED_STARTS, find_rank_logs
 from hookflow.monitor.ranks import NO_PLAN
-from hookflow.monitor.snapshots import STRIDE, LogPosition, Snapshot, Snapshots, bytes_before, packed, unpacked
+from hookflow.monitor.snapshots import (
+    SNAPSHOT_STRIDE_BYTES,
+    LogPosition,
+    Snapshot,
+    Snapshots,
+    bytes_before,
+    pack_snapshot,
+    unpack_snapshot,
+)
 from hookflow.monitor.state import RunState
 
 MARKED_KINDS = frozenset({"run", "epoch", "metrics", "checkpoint", "error", "message"})
@@ -66,12 +74,12 @@ class Recording:
         self._sizes = {rank: path.stat().st_size for rank, path in self._paths.items()}
         lines_between = max(len(self._places[0]) // self.KEPT, self.LINES)
         self._stops = frozenset(self._places[0][::lines_between])
-        self._kept: dict[int, bytes | int] = {0: packed(Snapshot(RunState()))}
+        self._kept: dict[int, bytes | int] = {0: pack_snapshot(Snapshot(RunState()))}
         """States by place: packed, which is ten times as quick as a copy, or as bytes of the log of a snapshot."""
         reader = "" if len(self._paths) == 1 else "replay"  # of several ranks `RunLogReader` leaves out frames
         self._snapshots = Snapshots(run.events, reader)
         for num_bytes in self._snapshots.places:
-            self._kept[self._place_after(0, num_bytes)] = num_bytes
+            self._kept[self._find_place_after(0, num_bytes)] = num_bytes
         self.state = RunState()
         self._at = 0
 
@@ -95,7 +103,7 @@ class Recording:
             if line.kind in MARKED_KINDS:
                 self._marked.append(place)
 
-    def _place_after(self, rank: int, num_bytes: int) -> int:
+    def _find_place_after(self, rank: int, num_bytes: int) -> int:
         """Return the place of the first line of a rank from a byte of its log on; behind all lines if there is none."""
         places = self._places[rank]
         first = bisect_left(places, num_bytes, key=lambda place: self._starts[place])
@@ -130,7 +138,7 @@ class Recording:
         """Return where each attempt begins and ends, in places."""
         return [*pairwise([*self._begins, len(self._times)])]
 
-    def moment_of(self, it: int) -> float | None:
+    def find_moment(self, it: int) -> float | None:
         """Return when `it` iterations were done, in the last attempt that did them; None where none did."""
         for begin, end in reversed(self._attempt_bounds()):
             frames = self._frames[bisect_left(self._frames, begin) : bisect_left(self._frames, end)]
@@ -191,10 +199,10 @@ class Recording:
         """Return the state that is kept for a place, without the commands that had no answer then."""
         kept = self._kept[place]
         if isinstance(kept, bytes):
-            snapshot: Snapshot | None = unpacked(kept)
+            snapshot: Snapshot | None = unpack_snapshot(kept)
         else:
             snapshot = self._snapshots.load(kept)
-            if snapshot is not None and snapshot.others != self._other_positions(place):
+            if snapshot is not None and snapshot.others != self._find_other_positions(place):
                 return None
         if snapshot is None:
             return None
@@ -204,13 +212,13 @@ class Recording:
 
     def _keep(self) -> None:
         attempt = bisect_left(self._begins, self._at)
-        snapshot = Snapshot(self.state, attempt, others=self._other_positions(self._at))
-        self._kept[self._at] = packed(snapshot)
+        snapshot = Snapshot(self.state, attempt, others=self._find_other_positions(self._at))
+        self._kept[self._at] = pack_snapshot(snapshot)
         start = self._starts[self._at]
-        if start >= STRIDE:
+        if start >= SNAPSHOT_STRIDE_BYTES:
             self._snapshots.add(start, snapshot)
 
-    def _other_positions(self, at: int) -> dict[int, LogPosition]:
+    def _find_other_positions(self, at: int) -> dict[int, LogPosition]:
         """Return how much of the logs of other ranks is folded at a place."""
         positions = {}
         for rank, path in self._paths.items():
@@ -225,7 +233,7 @@ class Recording:
         return positions
 
 
-_STAMP = re.compile(rb'\{"k":"([a-z]+)","t":(\d{1,10}(?:\.\d+)?),"it":(\d{1,18}),')
+_RECORD_START_PATTERN = re.compile(rb'\{"k":"([a-z]+)","t":(\d{1,10}(?:\.\d+)?),"it":(\d{1,18}),')
 """How a record begins; it is read whole where it begins otherwise, or begins an attempt, and else once it is shown."""
 
 
@@ -233,12 +241,12 @@ def _index_lines(rank: int, path: Path) -> Iterator[LogLineIndex]:
     """Yield each whole line of a log that is a record, or begins as one; of other ranks not what rank 0 shows."""
     latest = 0.0
     with open_regular(path) as file:
-        for start, line in whole_lines(file):
-            if rank and line.startswith(SHARED):
+        for start, line in iter_whole_lines(file):
+            if rank and line.startswith(SHARED_STARTS):
                 continue
             stamp = None
             if line.endswith(b"}\n"):
-                stamp = _STAMP.match(line)
+                stamp = _RECORD_START_PATTERN.match(line)
             if stamp is not None and stamp[1] != b"run":
                 latest = max(latest, float(stamp[2]))
                 yield LogLineIndex(latest, rank, start, sys.intern(stamp[1].decode()), int(stamp[3]))
@@ -303,7 +311,7 @@ class Player:
 
     def go_to_iteration(self, it: int) -> bool:
         """Pause where so many iterations were done; return whether the recording has that."""
-        moment = self.recording.moment_of(it)
+        moment = self.recording.find_moment(it)
         if moment is None:
             return False
         self.go_to(moment)

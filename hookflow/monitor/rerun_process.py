@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hookflow.events.rundir import RunDir
-from hookflow.events.temporary_files import temporary_folder
+from hookflow.events.temporary_files import find_temporary_folder
 from hookflow.monitor.printed_output import OutputReader
-from hookflow.numbers import span
+from hookflow.numbers import format_span
 
-WATCHED = ("--with", "grad_norm")
+WATCHING_HOOK_OPTION = ("--with", "grad_norm")
 """The hook that watches, too: most reruns are about a loss that leaps or is not finite."""
 
-ENDS = {
+EXIT_CODE_TEXTS = {
     0: ("✓ done: every number is the recorded one, to the bit", "good"),
     1: ("▲ done: not every number is the recorded one", "warn"),
 }
 """The meaning of an exit code, and its style."""
 
 
-def rerun_command(run: str, it: int) -> list[str]:
+def make_rerun_command(run: str, it: int) -> list[str]:
     """Return the command that does an iteration of a run again, as one types it."""
-    return ["hookflow", "rerun", run, "--at", str(it), *WATCHED]
+    return ["hookflow", "rerun", run, "--at", str(it), *WATCHING_HOOK_OPTION]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class RerunProcess:
     def __init__(self, run: RunDir, it: int) -> None:
         """Start it. Raises OSError."""
         self.it = it
-        self._command = rerun_command(str(run.path), it)
-        self._folder = tempfile.mkdtemp(prefix="hookflow-rerun-", dir=temporary_folder())
+        self._command = make_rerun_command(str(run.path), it)
+        self._folder = tempfile.mkdtemp(prefix="hookflow-rerun-", dir=find_temporary_folder())
         self._path = Path(self._folder, "output.txt")
         with self._path.open("wb") as output:
             self._process = subprocess.Popen(
@@ -96,9 +96,9 @@ class RerunProcess:
 
     def _state_line(self, is_over: bool) -> ReportLine:
         if not is_over:
-            text = f"● it runs: {span(self._took)}; it goes on where this page, or the dashboard, is left"
+            text = f"● it runs: {format_span(self._took)}; it goes on where this page, or the dashboard, is left"
             return ReportLine(text, "command")
         code = self._process.returncode
-        if code in ENDS:
-            return ReportLine(*ENDS[code])
+        if code in EXIT_CODE_TEXTS:
+            return ReportLine(*EXIT_CODE_TEXTS[code])
         return ReportLine(f"✗ it failed, with exit code {code}", "error")

@@ -10,10 +10,10 @@ from pathlib import Path
 from hookflow.errors import UserError, first_few
 from hookflow.events.deletion import delete_run
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.index import Index, Row, forks_that_stay
-from hookflow.monitor.selection import differing, parse_filter, select
+from hookflow.monitor.index import Index, Row, find_remaining_forks
+from hookflow.monitor.selection import find_differing_keys, parse_filter, select
 
-OPERATORS = "<>=!()\"'"
+CONDITION_CHARACTERS = "<>=!()\"'"
 """Characters of a condition; a text without them is looked for in the rows."""
 
 SORT_KEYS = ("-begun", "-best", "status", "-duration", "-iters_per_s")
@@ -56,7 +56,7 @@ def list_runs(rows: Sequence[Row], wanted: str, sort_key: str) -> RunListing:
     text = wanted.strip()
     problem = ""
     kept = list(rows)
-    is_condition = bool(set(text) & set(OPERATORS)) or " in " in text
+    is_condition = bool(set(text) & set(CONDITION_CHARACTERS)) or " in " in text
     if not text:
         kept = [row for row in rows if row.values["status"] != "refused"]
     elif is_condition:
@@ -65,22 +65,22 @@ def list_runs(rows: Sequence[Row], wanted: str, sort_key: str) -> RunListing:
         except UserError as error:
             problem = error.problems[0].message
     else:
-        kept = [row for row in rows if text.lower() in _searched_text(row)]
+        kept = [row for row in rows if text.lower() in _make_searched_text(row)]
     if sort_key == "-best":
         sort_key = "id"
         if metric:
             sort_key = f"-best.{metric}"
     kept = select(kept, None, sort_key)
-    return RunListing(kept, metric, differing(kept), problem)
+    return RunListing(kept, metric, find_differing_keys(kept), problem)
 
 
-def _searched_text(row: Row) -> str:
+def _make_searched_text(row: Row) -> str:
     words = [str(row.values[key]) for key in ("id", "name", "status", "reason", "note") if row.values.get(key)]
     words += [str(tag) for tag in row.values["tags"]]
     return " ".join(words).lower()
 
 
-def remark_on(row: Row) -> str:
+def find_remark(row: Row) -> str:
     """Return the note and the tags of a run, or why it ended."""
     words = []
     if row.values["note"]:
@@ -92,7 +92,7 @@ def remark_on(row: Row) -> str:
 def delete(run: RunDir) -> str:
     """Delete a run, and return in words what came of that."""
     try:
-        staying = forks_that_stay([run])
+        staying = find_remaining_forks([run])
         if staying:
             return f"the run has forks: {first_few(staying[run.id])}"
         delete_run(run)

@@ -7,16 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from hookflow.events.commands import send, wrong
-from hookflow.events.log import CHUNK
+from hookflow.events.commands import find_command_problem, send
+from hookflow.events.log import READ_CHUNK_BYTES
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Binding, Plan
-from hookflow.monitor.feed import Live
-from hookflow.monitor.health import Health, examine
-from hookflow.monitor.hook_costs import unreached_bindings, window_start
+from hookflow.monitor.feed import LogFollower
+from hookflow.monitor.health import Health, assess_health
+from hookflow.monitor.hook_costs import find_unreached_bindings, find_window_start
 from hookflow.monitor.journal import Moment
 from hookflow.monitor.printed_output import PrintedOutput
-from hookflow.monitor.process_watch import Machine, Place, ProcessView, RanksHere
+from hookflow.monitor.process_watch import LocalRanks, MachineState, Place, ProcessView
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.recording import Player, Recording
 from hookflow.monitor.state import RunState
@@ -42,7 +42,7 @@ class RunStore:
         self.directory = run
         self.readonly = readonly
         self.process = ProcessView(run.life())
-        self.machine: Machine | None = None
+        self.machine: MachineState | None = None
         self.revision = 0
         self.printed = PrintedOutput(run.output)
         self.player: Player | None = None
@@ -50,17 +50,17 @@ class RunStore:
         """Whether a long log comes in pieces."""
         self.sent_ids: set[str] = set()
         """The commands that were sent from here."""
-        self._live = Live(run, kept=True)
-        self._newest: Live | None = None
+        self._live = LogFollower(run, kept=True)
+        self._newest: LogFollower | None = None
         if replay is not None:
             self.player = Player(Recording(run), replay)
         elif self._live.unread[0] > LONG_LOG:
-            self._newest = Live(run, newest=True)
+            self._newest = LogFollower(run, newest=True)
         self._frozen: RunState | None = None
         self._facts: object = None
         self._pace: Throughput | None = None
         self._unreached: frozenset[int] | None = None
-        self.health = self._examine()
+        self.health = self._assess_health()
 
     # The facts
 
@@ -96,7 +96,7 @@ class RunStore:
     def unreached(self) -> frozenset[int]:
         """The ids of the bindings to whose points the run does not come."""
         if self._unreached is None:
-            self._unreached = unreached_bindings(self.state, self.plan)
+            self._unreached = find_unreached_bindings(self.state, self.plan)
         return self._unreached
 
     @property
@@ -176,9 +176,9 @@ class RunStore:
             return ()
         return self.player.recording.timeline.moments
 
-    def window_start(self, binding: Binding) -> float:
+    def find_window_start(self, binding: Binding) -> float:
         """Return when the window of the last minute begins for a binding."""
-        return window_start(self.state, self.plan, binding)
+        return find_window_start(self.state, self.plan, binding)
 
     def share(self, *bindings: Binding) -> float:
         """Return the share of the last minute's iterations that these bindings took."""
@@ -210,13 +210,13 @@ class RunStore:
         """Judge the run again, and count a revision if anything has changed."""
         self._pace = None
         self._unreached = None
-        self.health = self._examine()
-        facts = self._facts_of_screen()
+        self.health = self._assess_health()
+        facts = self._collect_screen_facts()
         if facts != self._facts:
             self._facts = facts
             self.revision += 1
 
-    def _facts_of_screen(self) -> tuple[object, ...]:
+    def _collect_screen_facts(self) -> tuple[object, ...]:
         """Return what the pages depend on, beside the machine, which changes all the time, and the keys."""
         answers = [request.answer["t"] for request in self.state.requests.values() if request.answer]
         has_ages = bool(self.state.pending) or any(self.clock - t < 7.0 for t in answers)
@@ -234,30 +234,30 @@ class RunStore:
             int(time.time()) if has_ages else 0,
         )
 
-    def _examine(self) -> Health:
+    def _assess_health(self) -> Health:
         if self.is_behind:
             unread, whole = self._live.unread
-            if unread > CHUNK:  # what the log says at its end is not known yet
+            if unread > READ_CHUNK_BYTES:  # what the log says at its end is not known yet
                 text = f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB of the event log"
                 if self._newest is not None:
                     text += ": older curves and times follow"
                 return Health("reading", text)
         process = self.process
         if self.player is not None:
-            return examine(self.state, "alive", self.clock, self.plan)
+            return assess_health(self.state, "alive", self.clock, self.plan)
         moved = None
         if process.life == "missing":
             moved = self._live.moved()
-        return examine(self.state, process.life, self.clock, self.plan, process.inside, process.suspicion, moved)
+        return assess_health(self.state, process.life, self.clock, self.plan, process.inside, process.suspicion, moved)
 
-    def examine_live(self) -> Health:
+    def assess_live_health(self) -> Health:
         """Return the health of the run as it has been read, also while the view is frozen."""
         process = self.process
-        return examine(self.live_state, process.life, time.time(), self.plan, process.inside, process.suspicion)
+        return assess_health(self.live_state, process.life, time.time(), self.plan, process.inside, process.suspicion)
 
-    def ranks_here(self) -> RanksHere:
+    def make_ranks_here(self) -> LocalRanks:
         """Return what a look at the processes needs."""
-        return RanksHere.of(self._live.state)
+        return LocalRanks.of(self._live.state)
 
     def toggle_freeze(self) -> None:
         """Hold the view as it is, or let it go on."""
@@ -277,7 +277,7 @@ class RunStore:
             return "the run is over: nothing can be asked of it"
         if self.readonly:
             return "opened with --readonly: nothing is asked of the run"
-        return wrong(command, args, self.plan.settable)
+        return find_command_problem(command, args, self.plan.settable)
 
     @property
     def can_act(self) -> bool:
@@ -297,7 +297,7 @@ class RunStore:
         self._live.poll()
         self.refresh()
 
-    def latest_of(self, on: str, off: str, *args: str, is_on: bool) -> str:
+    def choose_undoing_command(self, on: str, off: str, *args: str, is_on: bool) -> str:
         """Return which of two commands undoes the latest of them; the run may not have answered that yet."""
         if is_on:
             latest = on
@@ -310,7 +310,7 @@ class RunStore:
             return off
         return on
 
-    def own_end(self, since: float) -> bool:
+    def is_ended_by_mistake(self, since: float) -> bool:
         """Return whether a mistake of the user has ended the attempt before it began, after a moment."""
         state = self.live_state
         end = state.refused or (state.end if state.failed_to_start else None)

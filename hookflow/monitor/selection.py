@@ -9,26 +9,26 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.monitor.index import FACTS, Row, stated
-from hookflow.numbers import age, number, out_of, span
+from hookflow.monitor.index import RUN_KEYS, Row, read_stated_values
+from hookflow.numbers import format_age, format_span, number, out_of
 from hookflow.pipeline.condition import ConditionError, parse_condition
-from hookflow.text import GLYPHS
+from hookflow.text import CONDITION_GLYPHS
 
 IN_OTHER_COLUMNS = ("run.name", "run.dir", "run.max_epochs")
 """Keys that are no column of their own where runs differ in them."""
 
-DIFFERENT = 6
+MAX_DIFFERING_KEYS = 6
 """Keys in which runs differ that are shown unless columns are named."""
 
-KEY = re.compile(r'"(?:[^"\\]|\\.)*"(?=:)')
+KEY_PATTERN = re.compile(r'"(?:[^"\\]|\\.)*"(?=:)')
 """The key at the beginning of a line of a pipeline's text."""
 
-CONSTANTS = {"true": True, "false": False}
+CONDITION_CONSTANTS = {"true": True, "false": False}
 
 
-def known_keys(rows: Iterable[Row]) -> list[str]:
+def list_keys(rows: Iterable[Row]) -> list[str]:
     """Return every key that a run has."""
-    values = dict.fromkeys(FACTS)
+    values = dict.fromkeys(RUN_KEYS)
     config: dict[str, None] = {}
     for row in rows:
         values |= dict.fromkeys(row.values)
@@ -40,11 +40,11 @@ def check_keys(keys: Iterable[str], rows: Sequence[Row], place: str) -> None:
     """Raise UserError for each key that no run has, with the nearest that one has."""
     unknown = []
     for key in dict.fromkeys(keys):
-        if key not in FACTS and all(row.get(key) is None for row in rows):
+        if key not in RUN_KEYS and all(row.get(key) is None for row in rows):
             unknown.append(key)
     if not unknown:
         return
-    known = known_keys(rows)  # a key without any value is known, too
+    known = list_keys(rows)  # a key without any value is known, too
     problems = []
     for key in unknown:
         if key not in known:
@@ -69,10 +69,10 @@ def parse_filter(text: str, rows: Sequence[Row], place: str = "--filter") -> Cal
         condition = parse_condition(text, strings=True)
     except ConditionError as error:
         raise UserError(Problem(str(error), Where(place), error.hint)) from None
-    check_keys(sorted(condition.names - CONSTANTS.keys()), rows, place)
+    check_keys(sorted(condition.names - CONDITION_CONSTANTS.keys()), rows, place)
 
     def is_meant(row: Row) -> bool:
-        return condition(lambda name: CONSTANTS[name] if name in CONSTANTS else row.get(name))
+        return condition(lambda name: CONDITION_CONSTANTS[name] if name in CONDITION_CONSTANTS else row.get(name))
 
     return is_meant
 
@@ -124,7 +124,7 @@ def groups(rows: Iterable[Row], key: str) -> list[tuple[Any, list[Row]]]:
     return [(group[0].get(key), group) for group in by_value.values()]
 
 
-def by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
+def sort_by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
     """Return the runs with the forks of each below it, and how many of their ancestors are listed above each."""
     ids = {row.id for row in rows}
     forks: dict[str, list[Row]] = {}
@@ -146,9 +146,9 @@ def by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
     return result
 
 
-def differing(rows: Sequence[Row]) -> list[str]:
+def find_differing_keys(rows: Sequence[Row]) -> list[str]:
     """Return the keys of the pipelines in which these runs differ; of a hook that some of them lack, the first one."""
-    names = _differing_names([row.config_json for row in rows])
+    names = _find_differing_names([row.config_json for row in rows])
     keys: dict[str, None] = {}
     for row in rows:
         if len(keys) == len(names):
@@ -156,7 +156,7 @@ def differing(rows: Sequence[Row]) -> list[str]:
         keys |= dict.fromkeys(key for key in row.config if key in names)
     lacking = []  # how the keys of hooks begin that some runs lack
     for key in keys:
-        if key.endswith(".use") and None in stated(rows, key):
+        if key.endswith(".use") and None in read_stated_values(rows, key):
             lacking.append(key.removesuffix("use"))
     shown = []
     for key in keys:
@@ -166,7 +166,7 @@ def differing(rows: Sequence[Row]) -> list[str]:
     return shown
 
 
-def _differing_names(texts: Sequence[str]) -> set[str]:
+def _find_differing_names(texts: Sequence[str]) -> set[str]:
     """Return the keys whose lines are not the same in all of these texts: quickly, as there may be 10,000."""
     if not texts:
         return set()
@@ -177,10 +177,10 @@ def _differing_names(texts: Sequence[str]) -> set[str]:
         if _has_stretches(text, stretches):
             continue
         for line in set(first_lines).symmetric_difference(text.split("\n")):
-            match = KEY.match(line)
+            match = KEY_PATTERN.match(line)
             if match:
                 keys.add(match[0])
-        stretches = _stretches_without(keys, first_lines)
+        stretches = _split_without_values(keys, first_lines)
     return {json.loads(key) for key in keys}
 
 
@@ -194,11 +194,11 @@ def _has_stretches(text: str, stretches: Sequence[str]) -> bool:
     return at < 0
 
 
-def _stretches_without(keys: Collection[str], lines: Sequence[str]) -> list[str]:
+def _split_without_values(keys: Collection[str], lines: Sequence[str]) -> list[str]:
     """Return the stretches of a text between the values of these keys."""
     stretches = [""]
     for line in lines[1:-1]:
-        match = KEY.match(line)
+        match = KEY_PATTERN.match(line)
         if match and match[0] in keys:
             stretches[-1] += f"\n{match[0]}:"
             stretches.append("")
@@ -220,7 +220,7 @@ def default_columns(rows: Sequence[Row], differ: Sequence[str]) -> list[str]:
         columns.append("parent")
     columns += ["status", "epoch", "iter"]
     columns += [f"best.{metric}" for metric, _ in metrics.most_common(2)]
-    columns += differ[:DIFFERENT]
+    columns += differ[:MAX_DIFFERING_KEYS]
     columns.append("updated")
     if any(row.values["data"] == "SYNTHETIC" for row in rows):
         columns.append("data")
@@ -228,13 +228,13 @@ def default_columns(rows: Sequence[Row], differ: Sequence[str]) -> list[str]:
     return columns
 
 
-def headings(columns: Iterable[str]) -> list[str]:
+def make_headings(columns: Iterable[str]) -> list[str]:
     """Return the columns by the last parts of their keys, as many as tell them apart."""
     names = [column.removesuffix(".use") for column in columns]
-    return [_heading(name, names) for name in names]
+    return [_make_heading(name, names) for name in names]
 
 
-def _heading(name: str, names: Sequence[str]) -> str:
+def _make_heading(name: str, names: Sequence[str]) -> str:
     """Return the shortest ending of a name that no other name has."""
     is_of_metric = name.startswith(("best.", "last."))
     if is_of_metric:
@@ -251,10 +251,10 @@ def _heading(name: str, names: Sequence[str]) -> str:
 
 def cell(row: Row, key: str, now: float) -> str:
     """Return a value as a table shows it; "-" where there is none, so that columns can be cut out in a pipe."""
-    return column([row], key, now)[0]
+    return make_cells([row], key, now)[0]
 
 
-def column(rows: Sequence[Row], key: str, now: float) -> list[str]:
+def make_cells(rows: Sequence[Row], key: str, now: float) -> list[str]:
     """Return the cells of several runs: quickly, as there may be 10,000."""
     values: list[Any] = [row.values.get(key) for row in rows]
     match key:
@@ -265,12 +265,12 @@ def column(rows: Sequence[Row], key: str, now: float) -> list[str]:
         case "begun":
             return [time.strftime("%Y-%m-%d %H:%M", time.localtime(value)) for value in values]
         case "updated":
-            return ["-" if value is None else f"{age(now - value)} ago" for value in values]
+            return ["-" if value is None else f"{format_age(now - value)} ago" for value in values]
         case "duration":
-            return [span(value) for value in values]
+            return [format_span(value) for value in values]
     cells = [_text(value, number) for value in values]
     if None in values:
-        of_pipelines = [_text(value, _shortest_number) for value in stated(rows, key)]
+        of_pipelines = [_text(value, _format_shortest) for value in read_stated_values(rows, key)]
         for place, value in enumerate(values):
             if value is None:
                 cells[place] = of_pipelines[place]
@@ -279,13 +279,13 @@ def column(rows: Sequence[Row], key: str, now: float) -> list[str]:
 
 def _status(row: Row) -> str:
     status = row.values["status"]
-    text = f"{GLYPHS.get(status, '?')} {status}"
+    text = f"{CONDITION_GLYPHS.get(status, '?')} {status}"
     if row.values["ranks"] > 1:
         text += f" ({row.values['ranks']} ranks)"
     return text
 
 
-def _shortest_number(value: float) -> str:
+def _format_shortest(value: float) -> str:
     """Return a number of a pipeline, in which a rate may be written as 3e-05."""
     return min(str(value), number(value), key=len)
 

@@ -11,7 +11,7 @@ from operator import itemgetter
 from statistics import median
 from typing import NamedTuple, Self
 
-from hookflow.metric_mode import Mode, mode_by_name
+from hookflow.metric_mode import Mode, read_mode_from_name
 
 
 def in_order(metrics: Iterable[str], monitored: Iterable[str]) -> list[str]:
@@ -19,13 +19,13 @@ def in_order(metrics: Iterable[str], monitored: Iterable[str]) -> list[str]:
     places = {name: place for place, name in enumerate(monitored)}
 
     def sort_key(name: str) -> tuple[int, bool]:
-        is_loss = mode_by_name(name) == "min"
+        is_loss = read_mode_from_name(name) == "min"
         return places.get(name, len(places)), is_loss
 
     return sorted(metrics, key=sort_key)
 
 
-class Bucket(NamedTuple):
+class ValueBucket(NamedTuple):
     """Neighbouring values, the last of them of iteration `it`: their mean, the least and the greatest."""
 
     it: int
@@ -34,7 +34,7 @@ class Bucket(NamedTuple):
     high: float
 
 
-class Hole(NamedTuple):
+class NonFiniteRange(NamedTuple):
     """Values in a row that are not finite, from the iteration `first` to `last`; `value` is NaN, inf or -inf."""
 
     first: int
@@ -47,9 +47,9 @@ class Hole(NamedTuple):
             return math.isnan(value)
         return value == self.value
 
-    def bucket_until(self, it: float) -> Bucket:
+    def make_bucket_until(self, it: float) -> ValueBucket:
         """Return the hole up to an iteration in the place of a bucket."""
-        return Bucket(int(it), self.value, self.value, self.value)
+        return ValueBucket(int(it), self.value, self.value, self.value)
 
 
 class Series:
@@ -66,7 +66,7 @@ class Series:
         self.last = math.nan
         self.low = math.inf
         self.high = -math.inf
-        self.broken: list[Hole] = []
+        self.broken: list[NonFiniteRange] = []
         self.its = array("q")
         self._means = array("d")
         self._lows = array("d")
@@ -98,7 +98,7 @@ class Series:
         if is_in_hole and self.broken[-1].takes(value):
             self.broken[-1] = self.broken[-1]._replace(last=it)
             return
-        self.broken.append(Hole(it, it, value))
+        self.broken.append(NonFiniteRange(it, it, value))
         if len(self.broken) > self.LIMIT:
             self.broken = [self.broken[0], *self.broken[2::2]]  # the limit is even: the newest stays
 
@@ -164,13 +164,13 @@ class Series:
         """Yield (iteration, mean), oldest first."""
         return zip(self.its, self._means, strict=True)
 
-    def at(self, it: float = math.inf) -> Bucket | None:
+    def at(self, it: float = math.inf) -> ValueBucket | None:
         """Return the newest values up to an iteration."""
         bucket = None
         hole_bucket = None
         place = bisect_right(self.its, it)
         if place > 0:
-            bucket = self._bucket(place - 1, place)
+            bucket = self._merge_buckets(place - 1, place)
         num_holes = bisect_right(self.broken, it, key=lambda hole: hole.first)
         if num_holes > 0:
             hole = self.broken[num_holes - 1]
@@ -178,19 +178,19 @@ class Series:
                 last = hole.last
             else:
                 last = hole.first
-            hole_bucket = hole.bucket_until(last)
+            hole_bucket = hole.make_bucket_until(last)
         if bucket is None or hole_bucket is None:
             return bucket or hole_bucket
         if hole_bucket.it > bucket.it:
             return hole_bucket
         return bucket
 
-    def stretches(self, edges: Sequence[float]) -> list[Bucket | None]:
+    def split_at_edges(self, edges: Sequence[float]) -> list[ValueBucket | None]:
         """Return what lies after each edge, up to and including the next: a hole only where nothing finite is."""
         places = [bisect_right(self.its, edge) for edge in edges]
-        result: list[Bucket | None] = []
+        result: list[ValueBucket | None] = []
         for first, end in pairwise(places):
-            result.append(self._bucket(first, end) if first < end else None)
+            result.append(self._merge_buckets(first, end) if first < end else None)
         for hole in self.broken:
             if hole.last <= edges[0]:
                 continue
@@ -198,17 +198,17 @@ class Series:
             end = min(bisect_left(edges, hole.last), len(result))
             for place in range(first, end):
                 if result[place] is None:
-                    result[place] = hole.bucket_until(min(hole.last, edges[place + 1]))
+                    result[place] = hole.make_bucket_until(min(hole.last, edges[place + 1]))
         return result
 
-    def _bucket(self, first: int, end: int) -> Bucket:
+    def _merge_buckets(self, first: int, end: int) -> ValueBucket:
         """Return the buckets from one place to before another as one."""
         mean = sum(self._means[first:end]) / (end - first)
         low = min(self._lows[first:end])
         high = max(self.highs[first:end])
-        return Bucket(self.its[end - 1], mean, low, high)
+        return ValueBucket(self.its[end - 1], mean, low, high)
 
-    def smoothed(self, factor: float) -> Self:
+    def smooth(self, factor: float) -> Self:
         """Return the series with exponential moving averages of its means, without a bias to where they begin."""
         result = copy(self)
         result._means = array("d")
@@ -264,7 +264,7 @@ def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestValue:
     """The best value of a metric so far; `ep` is the epoch it is of, counted from 1."""
 
     value: float
@@ -278,14 +278,14 @@ class MetricHistory:
     def __init__(self) -> None:
         self.by_name: dict[str, list[tuple[int, float]]] = {}
         self.series: dict[str, Series] = {}
-        self._records: dict[str, list[Best]] = {}  # by name the values that were the best when they came
+        self._records: dict[str, list[BestValue]] = {}  # by name the values that were the best when they came
 
     @property
-    def best(self) -> Mapping[str, Best]:
+    def best(self) -> Mapping[str, BestValue]:
         """The best value of each metric that has one."""
         return {name: records[-1] for name, records in self._records.items()}
 
-    def add(self, name: str, new: Best, mode: Mode | None) -> bool:
+    def add(self, name: str, new: BestValue, mode: Mode | None) -> bool:
         """Add a value, and say whether it is the best; no value of a metric without a mode is."""
         if name not in self.by_name:
             self.by_name[name] = []
@@ -318,7 +318,7 @@ class MetricHistory:
             else:
                 del self._records[name]
 
-    def newest_by(self, it: int) -> tuple[Mapping[str, float], int]:
+    def find_newest_by(self, it: int) -> tuple[Mapping[str, float], int]:
         """Return the metrics of the last validation up to an iteration, and that validation's iteration: 0 if none."""
         last: dict[str, tuple[int, float]] = {}
         for name, values in self.by_name.items():
@@ -338,13 +338,13 @@ def base_name(scalar: str) -> str:
     return scalar.removeprefix("train/").removeprefix("train_")
 
 
-def chart_names(scalars: Iterable[str], metrics: Iterable[str]) -> list[str]:
+def list_chart_names(scalars: Iterable[str], metrics: Iterable[str]) -> list[str]:
     """Return what can be drawn over the iterations: the loss, then validation's metrics, then the rest."""
     validated = set(metrics)
     names = {base_name(name) for name in scalars} | validated
 
     def sort_key(name: str) -> tuple[bool, bool, bool, str]:
-        is_minimized = mode_by_name(name) == "min"
+        is_minimized = read_mode_from_name(name) == "min"
         return name != "loss", name not in validated, is_minimized, name
 
     return sorted(names, key=sort_key)

@@ -15,9 +15,9 @@ from hookflow.errors import Problem, UserError, nearest, nearest_or_all
 from hookflow.events.rundir import short, user_folder, write_whole
 from hookflow.monitor.style import ThemeName
 from hookflow.pipeline.components import Section
-from hookflow.pipeline.layers import read, tables
-from hookflow.pipeline.problems import key_of, wrong_value
-from hookflow.pipeline.source_map import Key, SourceMap, dotted
+from hookflow.pipeline.layers import parse_toml, read
+from hookflow.pipeline.problems import describe_value_problem, key_of
+from hookflow.pipeline.source_map import Key, SourceMap, format_key
 
 ActionPages = Mapping[str, Collection[str]]
 """The pages of each action that keys may be given to, by its name; "" stands for every page."""
@@ -42,9 +42,9 @@ class Settings(Section):
     keys: dict[str, str | list[str]] = Field(default={})
     """Keys by the names of actions: one, or a list; an empty list leaves the action to the palette."""
 
-    def keymap(self) -> dict[str, str]:
+    def make_keymap(self) -> dict[str, str]:
         """Return the keys by the names of actions, as Textual has them."""
-        return {name: textual_keys(keys_of(keys), name) for name, keys in self.keys.items()}
+        return {name: make_textual_keys(keys_of(keys), name) for name, keys in self.keys.items()}
 
 
 def keys_of(keys: str | Sequence[str]) -> Sequence[str]:
@@ -54,7 +54,7 @@ def keys_of(keys: str | Sequence[str]) -> Sequence[str]:
     return keys
 
 
-def textual_keys(keys: Sequence[str], action: str) -> str:
+def make_textual_keys(keys: Sequence[str], action: str) -> str:
     """Return keys with the names that Textual gives them; where there are none, one that no keyboard has."""
     if not keys:
         return f"no-key-for-{action}"
@@ -108,24 +108,24 @@ def load(actions: ActionPages) -> Preferences:
     path = path_of(os.environ)
     if path is None or not path.exists():
         return Preferences(path=path)
-    tree, places = tables(read(path), str(short(path)))
+    tree, places = parse_toml(read(path), str(short(path)))
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
         first = {key_of(each)[:2]: each for each in reversed(error.errors(include_url=False))}
-        raise UserError(_problem(key, details, places) for key, details in first.items()) from None
+        raise UserError(_make_problem(key, details, places) for key, details in first.items()) from None
     problems = [*_find_wrong_keys(settings, actions, places)]
     if problems:
         raise UserError(problems)
     return Preferences(settings, path)
 
 
-def _problem(key: Key, details: ErrorDetails, places: SourceMap) -> Problem:
+def _make_problem(key: Key, details: ErrorDetails, places: SourceMap) -> Problem:
     if details["type"] == "extra_forbidden":
         message = f'the file has no key "{key[-1]}"'
         hint = nearest_or_all(key[-1], Settings.model_fields)
     else:
-        message, hint = wrong_value(details, dotted(key))
+        message, hint = describe_value_problem(details, format_key(key))
     return Problem(message, places.of(key), hint)
 
 

@@ -23,16 +23,16 @@ from hookflow.events.records import Record
 from hookflow.events.rundir import user_folder
 from hookflow.monitor.state import RunState
 
-STRIDE = 1 << 21
+SNAPSHOT_STRIDE_BYTES = 1 << 21
 """Bytes of a log between two snapshots, at most: what is folded in a tenth of a second."""
 
-RUNS = 10
+MAX_KEPT_RUNS = 10
 """Runs whose snapshots are kept: those that were written last."""
 
-BEFORE = 4096
+CHECKED_BYTES = 4096
 """Bytes of the log before a snapshot that must be what they were."""
 
-HEAD = struct.Struct(">QQ32s")
+SNAPSHOT_HEADER = struct.Struct(">QQ32s")
 """Before each snapshot: the bytes of the log that are folded, its own size, and a checksum over both files."""
 
 
@@ -68,15 +68,15 @@ class Snapshot(NamedTuple):
 def bytes_before(log: Path, at: int) -> bytes:
     """Return the last bytes of a log before `at`."""
     with open_regular(log) as file:
-        file.seek(max(at - BEFORE, 0))
-        return file.read(min(at, BEFORE))
+        file.seek(max(at - CHECKED_BYTES, 0))
+        return file.read(min(at, CHECKED_BYTES))
 
 
-def packed(snapshot: Snapshot) -> bytes:
+def pack_snapshot(snapshot: Snapshot) -> bytes:
     return zlib.compress(pickle.dumps(snapshot, pickle.HIGHEST_PROTOCOL), 1)
 
 
-def unpacked(data: bytes) -> Snapshot:
+def unpack_snapshot(data: bytes) -> Snapshot:
     """Return the snapshot of bytes that this process has made, or that `Snapshots` has checked."""
     return Snapshot(*pickle.loads(zlib.decompress(data)))  # noqa: S301
 
@@ -88,7 +88,7 @@ def _code() -> bytes:
     return sha256(sys.version.encode() + b"".join(path.read_bytes() for path in sources)).digest()
 
 
-def folder() -> Path | None:
+def find_snapshot_folder() -> Path | None:
     """Return where the snapshots of this user are; None for a user without a home folder, who has none."""
     cache = user_folder("XDG_CACHE_HOME", ".cache")
     if cache is None:
@@ -104,7 +104,7 @@ class Snapshots:
 
     def __init__(self, log: Path, reader: str = "") -> None:
         self._log = log
-        where = folder()
+        where = find_snapshot_folder()
         name = sha256(os.fsencode(log.resolve()) + reader.encode()).hexdigest()[:32]
         self._path = None if where is None else where / name
         self._places: dict[int, tuple[int, int, bytes]] = {}  # by bytes of the log: where it begins, size, checksum
@@ -126,15 +126,15 @@ class Snapshots:
         if status.st_uid != os.getuid() or status.st_mode & 0o022 or file.read(len(_code())) != _code():
             return
         self._end = file.tell()
-        while len(head := file.read(HEAD.size)) == HEAD.size:
-            at, size, checksum = HEAD.unpack(head)
+        while len(head := file.read(SNAPSHOT_HEADER.size)) == SNAPSHOT_HEADER.size:
+            at, size, checksum = SNAPSHOT_HEADER.unpack(head)
             begin = file.tell()
             if begin + size > status.st_size:
                 return
             self._places[at] = begin, size, checksum
             self._end = file.seek(begin + size)
 
-    def _checksum(self, at: int, data: bytes) -> bytes:
+    def _compute_checksum(self, at: int, data: bytes) -> bytes:
         return sha256(at.to_bytes(8) + bytes_before(self._log, at) + data).digest()
 
     def load(self, at: int) -> Snapshot | None:
@@ -144,8 +144,8 @@ class Snapshots:
         begin, size, checksum = self._places[at]
         with suppress(OSError), open_regular(self._path) as file:
             file.seek(begin)
-            if self._checksum(at, data := file.read(size)) == checksum:
-                snapshot = unpacked(data)
+            if self._compute_checksum(at, data := file.read(size)) == checksum:
+                snapshot = unpack_snapshot(data)
                 logs = ((self._log.with_name(place.name), place) for place in snapshot.others.values())
                 if all(bytes_before(log, place.at) == place.last for log, place in logs):
                     return snapshot
@@ -169,10 +169,14 @@ class Snapshots:
                 self._scan(file)
                 if at in self._places and self.load(at):
                     return
-                data = packed(snapshot)
+                data = pack_snapshot(snapshot)
                 file.truncate(self._end)  # what is torn, or of other code
                 file.seek(self._end)
-                file.write((b"" if self._end else _code()) + HEAD.pack(at, len(data), self._checksum(at, data)) + data)
+                file.write(
+                    (b"" if self._end else _code())
+                    + SNAPSHOT_HEADER.pack(at, len(data), self._compute_checksum(at, data))
+                    + data
+                )
                 if not self._end:
                     _remove_oldest(self._path.parent)
                 file.flush()
@@ -183,5 +187,5 @@ class Snapshots:
 def _remove_oldest(where: Path) -> None:
     """Remove the files of the runs that were written longest ago."""
     newest = sorted(where.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in newest[RUNS:]:
+    for path in newest[MAX_KEPT_RUNS:]:
         path.unlink(missing_ok=True)

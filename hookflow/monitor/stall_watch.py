@@ -1,16 +1,16 @@
 """Reports the stalls of a run whose state is folded elsewhere."""
 
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.feed import Live
-from hookflow.monitor.health import examine
-from hookflow.monitor.process_watch import RanksHere, look_inside
-from hookflow.numbers import lasting
+from hookflow.monitor.feed import LogFollower
+from hookflow.monitor.health import assess_health
+from hookflow.monitor.process_watch import LocalRanks, read_training_places
+from hookflow.numbers import format_lasting
 
 
 class StallWatch:
     """Watches the stalls of one run; a stall that goes on is reported again after twice as long."""
 
-    def __init__(self, run: RunDir, live: Live) -> None:
+    def __init__(self, run: RunDir, live: LogFollower) -> None:
         self._run = run
         self._live = live
         self._stalled_since = 0.0  # when the training was last seen to get on, while it hangs; else 0
@@ -22,13 +22,13 @@ class StallWatch:
         life = self._run.life()
         inside = {}
         if life == "alive":
-            inside = look_inside(self._run, RanksHere.of(state).pids)
-        health = examine(state, life, clock, self._live.plan, inside)
+            inside = read_training_places(self._run, LocalRanks.of(state).pids)
+        health = assess_health(state, life, clock, self._live.plan, inside)
         if health.condition != "stalled":
             since = self._stalled_since
             self._stalled_since = 0.0
             if since and not health.over:
-                return "running", f"again, after {lasting(state.moved - since)}"
+                return "running", f"again, after {format_lasting(state.moved - since)}"
             return None
         still = clock - state.moved
         if self._stalled_since and still < self._next_report:

@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hookflow.events import records
-from hookflow.events.packing import series
-from hookflow.events.records import KINDS, LATE, VERSION
+from hookflow.events.packing import iter_series
+from hookflow.events.records import LATE_KINDS, RECORD_KINDS, VERSION
 from hookflow.graph.plan import Plan
-from hookflow.metric_mode import Mode, mode_by_name
+from hookflow.metric_mode import Mode, read_mode_from_name
 from hookflow.monitor.durations import CallHistories
-from hookflow.monitor.journal import ERROR_ACTION_LABELS, Entry, Gallery, Journal, Kind, brief
+from hookflow.monitor.journal import ERROR_ACTION_LABELS, Entry, Journal, Kind, MediaGallery, describe_briefly
 from hookflow.monitor.ranks import NO_PLAN, NO_RUN, RankGroup, RankState
-from hookflow.monitor.series import Best, MetricHistory, Progress, Series, in_order
-from hookflow.numbers import duration, frequency, many, number, one_line, plural, size, span
+from hookflow.monitor.series import BestValue, MetricHistory, Progress, Series, in_order
+from hookflow.numbers import duration, format_frequency, format_many, format_plural, format_span, number, one_line, size
 from hookflow.pipeline.by_epoch import EpochLengths, recorded_lengths
 
 SET_BACK = 5.0
 """Seconds that a frame must be older than what came before to mean that the clock was set back."""
 
-CHANGES = ("off", "on", "set", "validate")
+CHANGING_COMMANDS = ("off", "on", "set", "validate")
 """Commands that change the training."""
 
-IDLE = ("start", "paused", "end")
+IDLE_STAGES = ("start", "paused", "end")
 """Stages whose time is no part of the pace of the training."""
 
 
@@ -87,7 +87,7 @@ class RunState:
         self.requests: dict[str, Request] = {}
         self.attempts: list[Attempt] = []
         self._prepared: list[Entry] = []  # messages since the last record of another kind: of the attempt before it
-        self.gallery = Gallery()
+        self.gallery = MediaGallery()
         self.frames = 0
         self.news = 0  # records that have changed something: all but the frames of a pause in which nothing happens
         self.unreadable = 0  # lines of the logs that were no records
@@ -128,10 +128,10 @@ class RunState:
         if rank:
             self.ranks.apply(rank, record, self.journal)
             return
-        if record["k"] in KINDS:  # a log of another version may know more
+        if record["k"] in RECORD_KINDS:  # a log of another version may know more
             self._apply_known(record, plan)
         if len(self.ranks.of) > 1:
-            self.ranks.judge_balance(self.now, plan, self.journal)
+            self.ranks.check_balance(self.now, plan, self.journal)
 
     def _apply_known(self, record: records.Record, plan: Plan) -> None:
         self._advance(record)
@@ -154,7 +154,7 @@ class RunState:
 
     def _is_late(self, record: records.Record) -> bool:
         """Return whether a record is of an offloaded hook, which may be behind the training."""
-        if record["k"] in LATE:
+        if record["k"] in LATE_KINDS:
             return True
         return record["k"] == "scalars" and record["it"] < self.it
 
@@ -332,7 +332,7 @@ class RunState:
             text = f"the log is in format {record['version']}, and this version of hookflow reads format {VERSION}"
             self._warn(record, "version", "monitor", f"{text}: what is new in it is not shown")
         self.moved = record["t"]
-        self._forget_what_follows()
+        self._drop_later_records()
         verb = "started"
         if record["forked_from"]:
             verb = "forked"
@@ -341,7 +341,7 @@ class RunState:
         text = f"{verb} on {record['device']}"
         if origin:
             text += f" from {origin} at iteration {self.it}"
-        self._note(record, "info", "run", text)
+        self._add_entry(record, "info", "run", text)
         if self.synthetic:
             splits = ", ".join(self.synthetic)
             self._warn(record, "synthetic", "data", f"SYNTHETIC data ({splits}): scores say nothing of the real set")
@@ -350,7 +350,7 @@ class RunState:
         """Return an attempt that is at the present iteration, with the messages from before it."""
         return Attempt(began, self.now, self.it, self.it, tuple(self._prepared), resumed_from)
 
-    def _forget_what_follows(self) -> None:
+    def _drop_later_records(self) -> None:
         """Forget what lies ahead of the present iteration: a resumed run does it again."""
         for known in self.scalars.values():
             known.forget_after(self.it)
@@ -389,12 +389,12 @@ class RunState:
 
     def _add_active_time(self, record: records.Frame) -> None:
         t = record.get("elapsed", record["t"])
-        if self._frame_t and record["stage"] not in IDLE:
+        if self._frame_t and record["stage"] not in IDLE_STAGES:
             self.active += max(t - self._frame_t, 0.0)
         self._frame_t = t
 
     def _on_scalars(self, record: records.Scalars) -> None:
-        for name, its, values in series(record):
+        for name, its, values in iter_series(record):
             if name not in self.scalars:
                 self.scalars[name] = Series()
             self.scalars[name].extend(its, values)
@@ -411,8 +411,8 @@ class RunState:
                 key = name
             else:
                 key = f"{record['split']} {name}"
-            new = Best(float(value), record["it"], epoch)
-            mode = self.monitored.get(name) or mode_by_name(name)
+            new = BestValue(float(value), record["it"], epoch)
+            mode = self.monitored.get(name) or read_mode_from_name(name)
             is_best = self.metrics.add(key, new, mode)
             self._check_finite(record, key, new.value, new.it)
             texts[name] = f"{name} {number(new.value)}"
@@ -420,7 +420,7 @@ class RunState:
                 texts[name] += " ★"
         values = "  ".join(texts[name] for name in in_order(texts, self.monitored))
         took = duration(record["seconds"] * 1e9)
-        self._note(record, "metrics", record["split"], f"{values}  in {took}")
+        self._add_entry(record, "metrics", record["split"], f"{values}  in {took}")
 
     def _on_epoch(self, record: records.Epoch) -> None:
         self.moved = record["t"]
@@ -429,7 +429,7 @@ class RunState:
         text = f"{record['ep']} done in {duration(record['seconds'] * 1e9)}"
         if "loss" in self.scalars:
             text += f"  loss {number(self.scalars['loss'].last)}"
-        self._note(record, "info", "epoch", text)
+        self._add_entry(record, "info", "epoch", text)
 
     def _on_checkpoint(self, record: records.Checkpoint) -> None:
         self.moved = record["t"]
@@ -438,7 +438,9 @@ class RunState:
         if record["names"]:
             text += f" ({', '.join(record['names'])})"
         took = duration(record["ms"] * 1e6)
-        self._note(record, "checkpoint", "checkpoint", f"{text}  {size(record['bytes'])} in {took}", record["path"])
+        self._add_entry(
+            record, "checkpoint", "checkpoint", f"{text}  {size(record['bytes'])} in {took}", record["path"]
+        )
 
     def _on_ack(self, record: records.Acknowledged) -> None:
         if record["id"] not in self.requests:
@@ -452,11 +454,11 @@ class RunState:
         text = f"{request.text} {outcome} ({waited:.1f} s)"
         if record["note"]:
             text += f": {record['note']}"
-        self._note(record, "command", "command", text)
+        self._add_entry(record, "command", "command", text)
         if record["ok"]:
-            self._note_change(record)
+            self._record_change(record)
 
-    def _note_change(self, record: records.Acknowledged) -> None:
+    def _record_change(self, record: records.Acknowledged) -> None:
         """Take note of what a command has changed."""
         match (record["cmd"], *record["args"]):
             case ("on", hook):
@@ -465,10 +467,10 @@ class RunState:
                 self.disabled[hook] = record["it"]
             case ("rewind", *_) if self.attempts:
                 self.attempts[-1].ended = record["note"]
-        if record["cmd"] in CHANGES:
+        if record["cmd"] in CHANGING_COMMANDS:
             self.changes.append(record)
 
-    def setting(self, hook: str, argument: str) -> records.Acknowledged | None:
+    def find_setting(self, hook: str, argument: str) -> records.Acknowledged | None:
         """Return the command that has set an argument last, if any has."""
         prefix = f"{hook}.{argument}="
         for change in reversed(self.changes):
@@ -484,22 +486,24 @@ class RunState:
         if record["every"] > 1:
             self.throttled[record["hook"]] = record
         kind: Kind = "warn" if record["every"] > every_before else "info"
-        self._note(record, kind, record["hook"], f"{frequency(record['every'])}: {record['why']}")
+        self._add_entry(record, kind, record["hook"], f"{format_frequency(record['every'])}: {record['why']}")
 
     def _on_trace(self, record: records.Trace) -> None:
         self.traces = [*self.traces[-99:], record]
         first = record["first"]
         last = first + record["iters"] - 1
         path = record["path"]
-        self._note(record, "command", "trace", f"iterations {first} to {last}: {path}", path)
+        self._add_entry(record, "command", "trace", f"iterations {first} to {last}: {path}", path)
 
     def _on_message(self, record: records.Message) -> None:
         self.ranks.mark_seen(record)
-        self._prepared.append(self._note(record, record["level"], record["source"], record["text"]))
+        self._prepared.append(self._add_entry(record, record["level"], record["source"], record["text"]))
 
     def _on_logged(self, record: records.Media) -> None:
         shown = self.gallery.add(record)
-        self.journal.add_shown(record["t"], record["k"], record["hook"], brief(record), record["it"], shown.number)
+        self.journal.add_shown(
+            record["t"], record["k"], record["hook"], describe_briefly(record), record["it"], shown.number
+        )
 
     _on_image = _on_text = _on_histogram = _on_logged
 
@@ -516,7 +520,7 @@ class RunState:
             text = f"{record['point']}, {text}"
         self.ranks.mark_seen(record)
         ends_run = record["action"] == "raise"
-        self._note(record, "error", record["hook"] or "hookflow", text, record["traceback"], ends_run=ends_run)
+        self._add_entry(record, "error", record["hook"] or "hookflow", text, record["traceback"], ends_run=ends_run)
         self.errors[record["hook"], record["point"]] = record
         if ends_run:
             self.first.fatal = record
@@ -537,14 +541,15 @@ class RunState:
         self.failed_to_start = record["exit"] == 2 and not has_begun
         self.stage = "end"
         self.works.clear()
-        text = f"{self.outcome} after {span(self.elapsed)}, {many(self.it)} {plural(self.it, 'iteration')}"
+        done = f"{format_many(self.it)} {format_plural(self.it, 'iteration')}"
+        text = f"{self.outcome} after {format_span(self.elapsed)}, {done}"
         if record["reason"]:
             text += f": {one_line(record['reason'])}"
         detail = ""
         if "\n" in record["reason"]:
             detail = record["reason"]
         is_new_error = record["status"] == "failed" and self.ranks.first_failure is None  # else it is an entry already
-        self._note(record, "error" if is_new_error else "info", "run", text, detail, ends_run=is_new_error)
+        self._add_entry(record, "error" if is_new_error else "info", "run", text, detail, ends_run=is_new_error)
 
     def _end_text(self, record: records.End) -> str:
         """Return how the attempt has ended, in words."""
@@ -565,7 +570,7 @@ class RunState:
         attempt.ended = f"not resumed, exit code {record['exit']}: {reason}"
         self.attempts.append(attempt)
         detail = record.get("traceback") or record["reason"]
-        self._note(record, "error", "run", f"not resumed: {one_line(record['reason'])}", detail, ends_run=True)
+        self._add_entry(record, "error", "run", f"not resumed: {one_line(record['reason'])}", detail, ends_run=True)
 
     def _check_finite(self, record: records.Record, name: str, value: float, it: int) -> None:
         if not math.isfinite(value):
@@ -577,7 +582,7 @@ class RunState:
             self._warned.add(about)
             self.journal.add(record["t"], "warn", source, text, own=True, it=record["it"])
 
-    def _note(
+    def _add_entry(
         self, record: records.Record, kind: Kind, source: str, text: str, detail: str = "", *, ends_run: bool = False
     ) -> Entry:
         return self.journal.add(record["t"], kind, source, text, detail, it=record["it"], ends_run=ends_run)

@@ -13,7 +13,7 @@ from rich.text import Text
 from textual.strip import Strip
 from textual.theme import Theme
 
-from hookflow.text import printable
+from hookflow.text import make_printable
 
 ThemeName = Literal["dark", "light", "colour-blind"]
 
@@ -26,8 +26,8 @@ class Palette(NamedTuple):
     inks: Mapping[str, str]
 
 
-GROUNDS = (("#11151a", "#22384a"), ("#fbfbf9", "#d6e6f2"), ("#0d1117", "#24344f"))
-TABLE = {
+GROUND_COLOURS = (("#11151a", "#22384a"), ("#fbfbf9", "#d6e6f2"), ("#0d1117", "#24344f"))
+INK_TABLE = {
     "": ("#c6cdd5", "#2b3138", "#d3d6da"),
     "dim": ("#7d8894", "#5b646e", "#8b929b"),
     "faint": ("#4a535d", "#9aa2aa", "#4d535c"),
@@ -63,15 +63,17 @@ TABLE = {
 wants them. Colour-blind: blue, yellow and white alone, of distinct lightness; no meaning is in red or green."""
 
 
-def _palette(place: int) -> Palette:
+def _make_palette(place: int) -> Palette:
     """Return the palette in one column of the table."""
-    ground, cursor = GROUNDS[place]
-    return Palette(ground, cursor, {meaning: inks[place] for meaning, inks in TABLE.items()})
+    ground, cursor = GROUND_COLOURS[place]
+    return Palette(ground, cursor, {meaning: inks[place] for meaning, inks in INK_TABLE.items()})
 
 
-THEMES: Mapping[ThemeName, Palette] = {name: _palette(place) for place, name in enumerate(get_args(ThemeName))}
+THEME_PALETTES: Mapping[ThemeName, Palette] = {
+    name: _make_palette(place) for place, name in enumerate(get_args(ThemeName))
+}
 
-INKS = THEMES["dark"].inks
+PLAIN_INKS = THEME_PALETTES["dark"].inks
 """For plain lines, on the ground of the user's terminal."""
 
 INK_STYLES: dict[str, Style] = {}
@@ -83,7 +85,7 @@ STYLES: dict[str, Style] = {}
 
 def use(name: ThemeName) -> None:
     """Draw in a theme from now on."""
-    theme = THEMES[name]
+    theme = THEME_PALETTES[name]
     for meaning, style in theme.inks.items():
         has_ground = " on " in style
         STYLES[meaning] = Style.parse(style if has_ground else f"{style} on {theme.ground}")
@@ -91,9 +93,9 @@ def use(name: ThemeName) -> None:
     STYLES["cursor"] = Style.parse(f"on {theme.cursor}")
 
 
-def textual_theme(name: ThemeName) -> Theme:
+def make_textual_theme(name: ThemeName) -> Theme:
     """Return a theme for Textual's own widgets, in the same colours."""
-    palette = THEMES[name]
+    palette = THEME_PALETTES[name]
     colours = {meaning: style.split()[-1] for meaning, style in palette.inks.items()}
     return Theme(
         name,
@@ -134,7 +136,7 @@ def textual_theme(name: ThemeName) -> Theme:
     )
 
 
-def ground_colour() -> tuple[int, int, int]:
+def parse_ground_colour() -> tuple[int, int, int]:
     """Return the red, green and blue of the ground, each from 0 to 255."""
     colour = STYLES[""].bgcolor
     assert colour is not None
@@ -150,7 +152,7 @@ CONDITION_STYLES = {
 }
 """The style of a condition, where it is no warning."""
 
-SIDES = ("train", "val", "checkpoint", "optimizer", "heat4", "hooks", "data", "strong")
+RUN_STYLES = ("train", "val", "checkpoint", "optimizer", "heat4", "hooks", "data", "strong")
 """The styles of runs beside one another."""
 
 Part = str | tuple[str, str]
@@ -169,7 +171,7 @@ def text_of(*parts: Part) -> Text:
     text = Text(no_wrap=True)
     for part in parts:
         content, style = content_and_style(part)
-        text.append(printable(content), INK_STYLES[style])
+        text.append(make_printable(content), INK_STYLES[style])
     return text
 
 
@@ -183,7 +185,7 @@ def row(width: int, *parts: Part, picked: bool = False) -> Strip:
     for part in parts:
         content, style = content_and_style(part)
         if content:
-            shown = printable(content)
+            shown = make_printable(content)
             segments.append(Segment(shown, STYLES[style]))
             used += cell_len(shown)
     if used < width:
@@ -204,14 +206,14 @@ def _cut(strip: Strip, width: int) -> Strip:
     return Strip([*strip.adjust_cell_length(width - 1), Segment("…", STYLES["dim"])], width)
 
 
-def cells(*parts: Part) -> int:
+def count_cells(*parts: Part) -> int:
     """Return the width of the parts."""
     return sum(cell_len(content_and_style(part)[0]) for part in parts)
 
 
-def spread(width: int, left: Sequence[Part], right: Sequence[Part]) -> Strip:
+def join_ends(width: int, left: Sequence[Part], right: Sequence[Part]) -> Strip:
     """Return a row with one group of parts at each end; the right one is kept when both do not fit."""
-    right_width = min(cells(*right), width)
+    right_width = min(count_cells(*right), width)
     return Strip.join([row(width - right_width, *left), row(right_width, *right)])
 
 
@@ -221,4 +223,4 @@ def bar(width: int, share: float) -> list[Part]:
     return [("━" * done, "bar"), ("╌" * (width - done), "rest")]
 
 
-SPARKS = "▁▂▃▄▅▆▇█"
+SPARK_BLOCKS = "▁▂▃▄▅▆▇█"

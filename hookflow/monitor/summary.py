@@ -15,14 +15,14 @@ from hookflow.events.reading import open_regular
 from hookflow.events.records import Layer
 from hookflow.events.rundir import RunDir, resume_command, run_argument, short
 from hookflow.graph.plan import Plan
-from hookflow.monitor.feed import Live
+from hookflow.monitor.feed import LogFollower
 from hookflow.monitor.health import Health, end_reason, judge
-from hookflow.monitor.log_reader import SUMMARY, SUMMARY_OF_OTHER_RANK, LogReader, RecordFilter, find_rank_logs
+from hookflow.monitor.log_reader import OTHER_RANK_SUMMARY, SUMMARY_RECORDS, LogReader, RecordFilter, find_rank_logs
 from hookflow.monitor.ranks import NO_PLAN, RankGroup, can_compare
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
-from hookflow.numbers import counted, duration, number, out_of, percent, size, span
-from hookflow.text import printable
+from hookflow.numbers import duration, format_count, format_percent, format_span, number, out_of, size
+from hookflow.text import make_printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ class RunSummaryReader:
         except OSError as error:
             reason = f"its event log cannot be read: {error.strerror}"
             return RunSummary(self._run, self._state, Health("unreadable", reason), [])
-        self._fold(0, self._run.events, SUMMARY)
+        self._fold(0, self._run.events, SUMMARY_RECORDS)
         refused = []
         if self._may_have_failed_elsewhere():
             for log in find_rank_logs(self._run):
                 if log.problem:
                     refused.append(log.problem)
                 else:
-                    self._fold(log.rank, log.path, SUMMARY_OF_OTHER_RANK)
+                    self._fold(log.rank, log.path, OTHER_RANK_SUMMARY)
         return RunSummary(self._run, self._state, judge(self._run, self._state, clock), refused)
 
     def _may_have_failed_elsewhere(self) -> bool:
@@ -113,7 +113,7 @@ def layer_rows(layers: Sequence[Layer]) -> Iterator[tuple[str, ...]]:
         yield layer["name"], layer["kind"], layer["shapes"], f"{layer['parameters']:,}", size(layer["bytes"]), note
 
 
-def metrics_table(state: RunState, scalars: Iterable[str] = ()) -> Table | None:
+def make_metrics_table(state: RunState, scalars: Iterable[str] = ()) -> Table | None:
     """Return the table of the metrics, and of these scalars; None where there is no value yet."""
     table = Table("metric", box=SIMPLE_HEAD, header_style="bold")
     for heading in ("last", "best", "at epoch", "iteration"):
@@ -124,9 +124,9 @@ def metrics_table(state: RunState, scalars: Iterable[str] = ()) -> Table | None:
             title = name
         else:
             title = f"val {name}"
-        table.add_row(Text(printable(title)), *facts)
+        table.add_row(Text(make_printable(title)), *facts)
     for name in scalars:
-        table.add_row(Text(printable(name)), number(state.scalars[name].last))
+        table.add_row(Text(make_printable(name)), number(state.scalars[name].last))
     if table.row_count:
         return table
     return None
@@ -134,7 +134,7 @@ def metrics_table(state: RunState, scalars: Iterable[str] = ()) -> Table | None:
 
 def print_summary(run: RunDir, out: TextIO) -> None:
     """Read the run's log to its present end and print the summary."""
-    live = Live(run, kept=True)
+    live = LogFollower(run, kept=True)
     live.read_all()
     print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
 
@@ -148,15 +148,15 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     health = judge(run, state, time.time())
     lines = [
         _first_line(run, state, health),
-        *_reason_lines(state, health),
+        *_format_reason(state, health),
         *_result_lines(run, state),
         *_cost_lines(state, plan or NO_PLAN),
         *_rank_lines(state.ranks),
-        *_trouble_lines(run, state),
+        *_format_trouble(run, state),
     ]
     if run.path.exists():
         lines += _next_lines(run, state, health)
-    return [printable(line) for line in lines]
+    return [make_printable(line) for line in lines]
 
 
 def _first_line(run: RunDir, state: RunState, health: Health) -> str:
@@ -165,10 +165,10 @@ def _first_line(run: RunDir, state: RunState, health: Health) -> str:
     epochs = state.run.get("max_epochs")
     if epochs:
         iteration = f"epoch {out_of(state.epoch, epochs)}, {iteration}"
-    return f"{health.glyph} {name}: {health.condition} after {span(state.elapsed)}, {iteration}"
+    return f"{health.glyph} {name}: {health.condition} after {format_span(state.elapsed)}, {iteration}"
 
 
-def _reason_lines(state: RunState, health: Health) -> Iterator[str]:
+def _format_reason(state: RunState, health: Health) -> Iterator[str]:
     for line in end_reason(state) or [health.sentence]:
         if line:
             yield f"  {line}"
@@ -192,7 +192,7 @@ def _result_lines(run: RunDir, state: RunState) -> Iterator[str]:
 
 
 def _cost_lines(state: RunState, plan: Plan) -> Iterator[str]:
-    costs = _costs(state, plan)
+    costs = _format_costs(state, plan)
     if costs:
         yield f"  costliest hooks: {costs}"
     for binding, offloaded in state.first.beside.items():
@@ -200,13 +200,13 @@ def _cost_lines(state: RunState, plan: Plan) -> Iterator[str]:
             yield f"  beside the training: {plan.bindings[binding].hook}, {offloaded}"
 
 
-def _costs(state: RunState, plan: Plan) -> str:
+def _format_costs(state: RunState, plan: Plan) -> str:
     """Return the hooks that took most of the whole attempt: of its iterations, and outside them."""
     inside, outside = _hook_times(state, plan)
     shares = []
     if state.iterating:
         for hook, ns in inside.most_common(MAX_METRICS):
-            share = percent(ns / state.iterating)
+            share = format_percent(ns / state.iterating)
             if share != "0.0":
                 shares.append(f"{hook} {share} %")
     costs = []
@@ -253,7 +253,7 @@ def _rank_lines(ranks: RankGroup) -> Iterator[str]:
     yield line
 
 
-def _trouble_lines(run: RunDir, state: RunState) -> Iterator[str]:
+def _format_trouble(run: RunDir, state: RunState) -> Iterator[str]:
     journal = state.journal
     if journal.warnings or journal.errors:
         counts = f"warnings {journal.warnings}, errors {journal.errors}"
@@ -264,19 +264,19 @@ def _trouble_lines(run: RunDir, state: RunState) -> Iterator[str]:
         were = "were"
         if state.unreadable == 1:
             were = "was"
-        lines = counted(state.unreadable, "line")
+        lines = format_count(state.unreadable, "line")
         yield f"  {lines} of its logs cannot be read and {were} passed over ({state.complaint})"
 
 
-RESUMABLE = ("interrupted", "stopped", "failed", "lost")
+RESUMABLE_CONDITIONS = ("interrupted", "stopped", "failed", "lost")
 """The conditions of a run that is to go on."""
 
 
 def _next_lines(run: RunDir, state: RunState, health: Health) -> Iterator[str]:
     """Yield the commands that follow."""
     known = run_argument(run)
-    resumes_at = run.resumes_at()
-    if resumes_at is not None and health.condition in RESUMABLE:
+    resumes_at = run.find_resume_iteration()
+    if resumes_at is not None and health.condition in RESUMABLE_CONDITIONS:
         yield f"  resume from iteration {resumes_at}: {resume_command(run)}"
     invitation = "the run goes on; watch it"
     if health.over:

@@ -26,9 +26,9 @@ from hookflow.events.rundir import RunDir, short
 from hookflow.monitor.health import Health
 from hookflow.monitor.key_queue import KeyQueue
 from hookflow.monitor.settings import Preferences
-from hookflow.monitor.style import THEMES, ThemeName, textual_theme, use
-from hookflow.numbers import plural
-from hookflow.text import printable
+from hookflow.monitor.style import THEME_PALETTES, ThemeName, make_textual_theme, use
+from hookflow.numbers import format_plural
+from hookflow.text import make_printable
 
 CLICKS, NO_MOUSE = "\x1b[?1003l\x1b[?1000h\x1b[?1002h", "\x1b[?1003l\x1b[?1002l\x1b[?1000l"
 """Report clicks, the wheel and drags, which select text, and no mere motion; or leave the mouse to the terminal."""
@@ -47,24 +47,24 @@ def exit_on_hang_up(terminal: int) -> None:
         threading.Thread(target=wait, name="hookflow-hang-up", daemon=True).start()
 
 
-def clipboard(text: str) -> str:
+def make_clipboard_sequence(text: str) -> str:
     """Return what puts a text into the clipboard: OSC 52."""
-    return _passed_on(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\a")
+    return _wrap_for_tmux(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\a")
 
 
-def announcement(run: RunDir, health: Health) -> str:
+def make_announcement(run: RunDir, health: Health) -> str:
     """Return what lets the terminal notify of the state of a run, and ring: OSC 9 and the bell."""
     text = f"hookflow {run.path.parent.name} #{run.id[-4:]}: {health.condition}  {health.sentence}"
-    return _passed_on(f"\x1b]9;{printable(text.strip())}\a") + "\a"
+    return _wrap_for_tmux(f"\x1b]9;{make_printable(text.strip())}\a") + "\a"
 
 
-def _passed_on(sequence: str) -> str:
+def _wrap_for_tmux(sequence: str) -> str:
     """Return a sequence, within tmux also as one that tmux hands on to its terminal if `allow-passthrough` is set."""
     wrapped = sequence.replace("\x1b", "\x1b\x1b")
     return sequence + f"\x1bPtmux;{wrapped}\x1b\\" * ("TMUX" in os.environ)
 
 
-class Outcome(StrEnum):
+class DashboardResult(StrEnum):
     """How the dashboard was left: the training goes on, was asked to stop, or was over."""
 
     DETACHED = "detached"
@@ -95,7 +95,7 @@ class NullStyleFilter(LineFilter):
         return [Segment(text, style or Style.null(), control) for text, style, control in segments]
 
 
-class Terminal(App[Outcome]):
+class Terminal(App[DashboardResult]):
     """An app as far as its terminal goes, by the user's settings."""
 
     COMMAND_PALETTE_BINDING: ClassVar[str] = "colon"
@@ -122,7 +122,7 @@ class Terminal(App[Outcome]):
         self.app_resume_signal.subscribe(self, lambda _: self._use_mouse())
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGHUP):  # Textual leaves the terminal as it is on these
-            loop.add_signal_handler(name, self.exit, Outcome.DETACHED)
+            loop.add_signal_handler(name, self.exit, DashboardResult.DETACHED)
         if not self.is_headless and sys.__stdin__ is not None:
             exit_on_hang_up(sys.__stdin__.fileno())
             loop.add_signal_handler(signal.SIGCONT, self._go_on)
@@ -134,16 +134,16 @@ class Terminal(App[Outcome]):
     def use_theme(self, name: ThemeName) -> None:
         """Draw in a theme from now on."""
         use(name)
-        self.register_theme(textual_theme(name))
+        self.register_theme(make_textual_theme(name))
         self.theme = name
 
     def stop_and_continue(self, stop: Callable[[], None]) -> None:
         """Call what stops this process, which returns once it goes on."""
         self.write(NO_MOUSE)
         stop()
-        self.continued()
+        self.resume_replay()
 
-    def continued(self) -> None:
+    def resume_replay(self) -> None:
         """Take note that this process was stopped, and goes on."""
 
     def _go_on(self) -> None:
@@ -153,7 +153,7 @@ class Terminal(App[Outcome]):
             if not getattr(driver, "_must_signal_resume", False):  # which is set by SIGTSTP, on which it has let go
                 driver.suspend_application_mode()
             driver.resume_application_mode()
-        self.continued()
+        self.resume_replay()
 
     def on_unmount(self) -> None:
         self.write(NO_MOUSE)  # Textual knows nothing of the report of drags
@@ -162,7 +162,7 @@ class Terminal(App[Outcome]):
             loop.remove_signal_handler(name)
 
     def next_theme(self) -> None:
-        names = [*THEMES]
+        names = [*THEME_PALETTES]
         name = names[(names.index(self.preferences.settings.theme) + 1) % len(names)]
         self.preferences = self.preferences.changed(theme=name)
         self.use_theme(name)
@@ -195,9 +195,9 @@ class Terminal(App[Outcome]):
         if not text:
             self.say("there is nothing to copy here")
             return
-        self.write(clipboard(text))
+        self.write(make_clipboard_sequence(text))
         lines = text.count("\n") + 1
-        self.say(f"sent {lines} {plural(lines, 'line')} to the terminal's clipboard")
+        self.say(f"sent {lines} {format_plural(lines, 'line')} to the terminal's clipboard")
 
     def remember(self, name: str, value: Any) -> None:
         with self.telling("not remembered"):
@@ -213,4 +213,4 @@ class Terminal(App[Outcome]):
 
     def say(self, notice: str, seconds: float = NOTICE_SECONDS, severity: Severity = "information") -> None:
         """Show a notice in the corner; also from a thread."""
-        self.notify(printable(notice), timeout=seconds, severity=severity, markup=False)
+        self.notify(make_printable(notice), timeout=seconds, severity=severity, markup=False)

@@ -5,11 +5,11 @@ from typing import NamedTuple, Self
 
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Binding, Plan
-from hookflow.monitor.durations import WINDOW
+from hookflow.monitor.durations import WINDOW_SECONDS
 from hookflow.monitor.ranks import time_in_iterations
 from hookflow.monitor.state import RunState
 
-SETTLED = 10.0
+SETTLE_SECONDS = 10.0
 """A longer time left is unknown until so many seconds of training: the first iterations are slow."""
 
 
@@ -39,7 +39,7 @@ class TimeLeft(NamedTuple):
         return f"{'–'.join(dict.fromkeys(bounds))} {unit}"
 
 
-UNKNOWN = TimeLeft(None, 0.0, 0.0)
+UNKNOWN_TIME_LEFT = TimeLeft(None, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,18 @@ class Throughput:
         by_phase = minute.by_phase
         whole = sum(by_phase.values())
         seconds = minute.sums["ns"] / 1e9
-        observed = min(max(state.elapsed, 1.0), WINDOW)
+        observed = min(max(state.elapsed, 1.0), WINDOW_SECONDS)
         return cls(
             whole=whole,
             iters_per_s=minute.sums["iters"] / seconds if seconds else 0.0,
-            samples_per_s=_samples_per_s(state),
+            samples_per_s=_compute_samples_per_s(state),
             phases={phase: by_phase[phase] / whole if whole else 0.0 for phase in PHASES},
             recorder=minute.sums["cost"] / 1e9 / observed,
             time_left=_time_left(state),
         )
 
 
-def _samples_per_s(state: RunState) -> float:
+def _compute_samples_per_s(state: RunState) -> float:
     """Return the examples per second of all ranks; those that are not heard of take as many as the others."""
     speeds = []
     for rank in state.ranks.of.values():
@@ -102,7 +102,7 @@ def _time_left(state: RunState) -> TimeLeft:
     iters_left = state.total_iters - state.it
     is_timed = minute.sums["ns"] and minute.sums["iters"] and state.iterating
     if state.end is not None or not is_timed or iters_left < 0:
-        return UNKNOWN
+        return UNKNOWN_TIME_LEFT
     active = state.active
     if state.stage == "val" and state.batch:  # the validation under way counts as whole
         in_validation = state.active - state.staged
@@ -117,7 +117,7 @@ def _time_left(state: RunState) -> TimeLeft:
     for ns in (minute.recent_iteration, mean_of_attempt):
         if ns:
             estimates.append(iters_left * ns / 1e9 * seconds_per_second)
-    is_settled = state.active >= SETTLED or expected <= SETTLED
+    is_settled = state.active >= SETTLE_SECONDS or expected <= SETTLE_SECONDS
     return TimeLeft(expected if is_settled else None, min(estimates), max(estimates))
 
 
@@ -128,7 +128,7 @@ def share(state: RunState, plan: Plan, pace: Throughput, *bindings: Binding) -> 
     return sum(time_in_iterations(state.first, plan, binding) for binding in bindings) / pace.whole
 
 
-def costliest(state: RunState, plan: Plan, pace: Throughput) -> list[tuple[str, float]]:
+def find_costliest_hooks(state: RunState, plan: Plan, pace: Throughput) -> list[tuple[str, float]]:
     """Return the hooks that took a share of the last minute's iterations, the costliest first."""
     shares: dict[str, float] = {}
     for binding in plan.bindings:
@@ -137,7 +137,7 @@ def costliest(state: RunState, plan: Plan, pace: Throughput) -> list[tuple[str, 
     return sorted(used, key=lambda item: -item[1])
 
 
-def bottleneck(state: RunState, pace: Throughput) -> str:
+def find_bottleneck(state: RunState, pace: Throughput) -> str:
     """Return in a word what the training waits for; "" when it has not iterated lately."""
     if not any(pace.phases.values()):
         return ""

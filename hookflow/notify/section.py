@@ -15,7 +15,7 @@ from hookflow.pipeline.source_map import SourceMap
 from hookflow.text import mask
 
 
-def wrong_notifications(loaded: Loaded) -> Iterator[Problem]:
+def find_notification_problems(loaded: Loaded) -> Iterator[Problem]:
     """Yield what keeps the notifications of a pipeline from being sent. Nothing is sent."""
     section = loaded.pipeline.notify
     if section is None:
@@ -25,13 +25,13 @@ def wrong_notifications(loaded: Loaded) -> Iterator[Problem]:
         if missing is not None:
             yield missing
         else:
-            yield from _wrong_addresses(section, loaded)
+            yield from _find_address_problems(section, loaded)
     if section.command and shutil.which(section.command[0]) is None:
         message = f'there is no program "{section.command[0]}"'
         yield Problem(message, loaded.places.of("notify.command.0"), "a path is relative to the current directory")
 
 
-def _wrong_addresses(section: NotifySection, loaded: Loaded) -> Iterator[Problem]:
+def _find_address_problems(section: NotifySection, loaded: Loaded) -> Iterator[Problem]:
     for place, address in enumerate(section.to):
         if find_service(address) is None:
             message = f'"{address}" is no address that apprise knows'

@@ -3,18 +3,18 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from hookflow.events.process_life import started_at
+from hookflow.events.process_life import read_start_time
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.feed import Live
+from hookflow.monitor.feed import LogFollower
 from hookflow.monitor.health import judge
-from hookflow.monitor.series import Best
+from hookflow.monitor.series import BestValue
 from hookflow.monitor.stall_watch import StallWatch
 from hookflow.monitor.summary import summary
 from hookflow.notify.sender import Message
 from hookflow.numbers import number, one_line
 from hookflow.pipeline.schema import Occasion
-from hookflow.text import printable, printable_lines
+from hookflow.text import make_lines_printable, make_printable
 
 END_GRACE = 2.0
 """Seconds in which the command that has started a killed training records its end."""
@@ -55,12 +55,12 @@ class RunWatch:
         self._wanted = wanted
         self._since = since
         self._pid = pid
-        self._process_start = started_at(pid)
-        self._live = Live(run)
+        self._process_start = read_start_time(pid)
+        self._live = LogFollower(run)
         self._stall_watch = StallWatch(run, self._live)
         self._is_stalled = False
         self._has_begun = False
-        self._best: dict[str, Best] = {}
+        self._best: dict[str, BestValue] = {}
         self._next_entry = 0  # of the journal
         self._warnings: set[str] = set()  # that were held or sent
         self._gone_since: float | None = None  # when no process of the run was alive any more
@@ -72,8 +72,8 @@ class RunWatch:
         for rank, record in self._live.records():
             if rank == 0:
                 self._apply(record)
-        self._hold_warnings()
-        messages = [*self._due_messages(everything=is_over), *self._stall_messages()]
+        self._collect_warnings()
+        messages = [*self._iter_due_messages(everything=is_over), *self._iter_stall_messages()]
         if is_over:
             messages.append(self._last_message())
         return [message for message in messages if message.occasion in self._wanted], is_over
@@ -83,7 +83,7 @@ class RunWatch:
         end = self._live.state.refused or self._live.state.end
         if end is not None and end["t"] >= self._since:
             return True
-        is_same_process = self._process_start is not None and started_at(self._pid) == self._process_start
+        is_same_process = self._process_start is not None and read_start_time(self._pid) == self._process_start
         if is_same_process or self._run.life() == "alive":
             self._gone_since = None
             return False
@@ -96,9 +96,9 @@ class RunWatch:
         if record["k"] == "run" and is_new:
             self._has_begun = True
         if record["k"] == "metrics":
-            self._hold_best(is_new)
+            self._collect_best(is_new)
 
-    def _hold_best(self, is_new: bool) -> None:
+    def _collect_best(self, is_new: bool) -> None:
         """Hold new best values: of monitored metrics, or of any whose mode is known where none is monitored."""
         state = self._live.state
         names: Iterable[str] = state.monitored or state.metrics.best
@@ -110,7 +110,7 @@ class RunWatch:
             if is_new:
                 self._held.add("best", f"best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
 
-    def _hold_warnings(self) -> None:
+    def _collect_warnings(self) -> None:
         """Hold the warnings and errors that are new in the journal, but those that the message of a failure has."""
         for entry in self._live.state.journal.since(self._next_entry):
             self._next_entry = entry.number + 1
@@ -121,7 +121,7 @@ class RunWatch:
                 self._warnings.add(text)
                 self._held.add("warning", text)
 
-    def _due_messages(self, *, everything: bool) -> Iterator[Message]:
+    def _iter_due_messages(self, *, everything: bool) -> Iterator[Message]:
         """Yield what is held and due: of best values the last, of warnings all."""
         for occasion, texts in self._held.take_due(everything=everything):
             earlier = []
@@ -129,7 +129,7 @@ class RunWatch:
                 earlier = texts[:-1]
             yield self._message(occasion, texts[-1], earlier)
 
-    def _stall_messages(self) -> Iterator[Message]:
+    def _iter_stall_messages(self) -> Iterator[Message]:
         """Yield a message when a stall begins or ends, once, however long it lasts."""
         if not self._has_begun:
             return
@@ -153,7 +153,7 @@ class RunWatch:
     def _message(self, occasion: Occasion, title: str, lines: Sequence[str] = ()) -> Message:
         name = f"{self._run.path.parent.name} {self._run.id}"
         text = "\n".join([*lines, *self._host_lines()])
-        return Message(occasion, printable(f"{name}: {title}"), printable_lines(text))
+        return Message(occasion, make_printable(f"{name}: {title}"), make_lines_printable(text))
 
     def _host_lines(self) -> list[str]:
         host = self._live.state.run.get("host")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.graph.offload import awaited
+from hookflow.graph.offload import find_awaited_hooks
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import root
 from hookflow.hooks.tensors import is_sharded
@@ -107,8 +107,8 @@ class OffloadExecutor:
                 from hookflow.offload.hook_process import HookProcess  # takes 4 ms
 
                 worker.process = HookProcess(binding.hook, self._hooks[binding.hook], self._seed)
-            return self._offloaded(worker, binding, method)
-        awaited_workers = [self._workers[hook] for hook in awaited(self._plan, binding)]
+            return self._make_offloaded_method(worker, binding, method)
+        awaited_workers = [self._workers[hook] for hook in find_awaited_hooks(self._plan, binding)]
         if awaited_workers:
             return self._after(awaited_workers, method)
         return method
@@ -117,20 +117,22 @@ class OffloadExecutor:
         """Return a method that waits for the firings of other hooks before it is called."""
 
         @wraps(method)
-        def waiting(*offered: Any, **named: Any) -> object:
+        def wait_and_call(*offered: Any, **named: Any) -> object:
             for worker in workers:
                 worker.wait()
             return method(*offered, **named)
 
-        return waiting
+        return wait_and_call
 
-    def _offloaded(self, worker: HookThread, binding: Binding, method: Callable[..., object]) -> Callable[..., object]:
+    def _make_offloaded_method(
+        self, worker: HookThread, binding: Binding, method: Callable[..., object]
+    ) -> Callable[..., object]:
         """Return a method that copies what the hook's method takes, and queues the call for the hook's thread."""
-        writers = self._network_writers_before(binding)
+        writers = self._find_network_writers_before(binding)
 
         @wraps(method)
         def submit(*offered: Any, **named: Any) -> None:
-            if not worker.makes_room():
+            if not worker.make_room():
                 return
             began = perf_counter_ns()
             run = self._snapshot(binding.hook, worker.twin)
@@ -164,7 +166,7 @@ class OffloadExecutor:
 
         return submit
 
-    def _network_writers_before(self, binding: Binding) -> list[int]:
+    def _find_network_writers_before(self, binding: Binding) -> list[int]:
         """Return the ids of the bindings of the same point that fire before this one and write the network."""
         writers = []
         for other in self._plan.at(binding.point):

@@ -26,10 +26,10 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from hookflow.pipeline.use import import_file, imported_files
+from hookflow.pipeline.use import import_file, list_run_files
 from hookflow.runner.device.random_state import RNGStream, derive_seed, seed_everything
 from hookflow.runner.process.open_files import close_open_files
-from hookflow.runner.process.signals import SIGNALS, signals_blocked
+from hookflow.runner.process.signals import END_SIGNALS, signals_blocked
 
 REPORTING_ATTRIBUTES = ("_log", "_media")
 """The attributes of a run by which a hook reports: what it calls there is called in the training's process."""
@@ -150,7 +150,7 @@ class HookProcess:
         with its, signals_blocked():
             self._process = subprocess.Popen(command, pass_fds=(its.fileno(),))
         self._channel = TensorChannel(Connection(ours.detach()))
-        self._channel.send((sys.path, [*imported_files()]))
+        self._channel.send((sys.path, [*list_run_files()]))
 
     def check(self, run: Any, network: nn.Module | None) -> str:
         """Return why the hook or the run with its network cannot be sent to the process; empty where they can."""
@@ -191,7 +191,7 @@ class HookProcess:
             moved.append(self._hook)
         self._ask("fire", moved, method, arguments, named, seed)
 
-    def revive(self) -> None:
+    def restart(self) -> None:
         """Replace a process that has ended, and wait until the new one is there."""
         with self._lifetime:
             if self._is_over or self._is_away or self._process.poll() is None:
@@ -228,11 +228,11 @@ class HookProcess:
                     return answer[0]
         except (EOFError, ConnectionError):
             self._is_away = False
-            raise ProcessEndedError(f"the process of the hook {self._ended()}") from None
+            raise ProcessEndedError(f"the process of the hook {self._describe_end()}") from None
         finally:
             self._is_idle = True
 
-    def _ended(self) -> str:
+    def _describe_end(self) -> str:
         with suppress(subprocess.TimeoutExpired):
             code = self._process.wait(EXIT_CODE_TIMEOUT)
             if code < 0:
@@ -246,7 +246,7 @@ class HookProcess:
         self._is_away = False
 
     def close(self) -> None:
-        """End the process, for good. If it waits for a message, it has EXIT_SECONDS seconds to end by itself."""
+        """End the process, for good. If it waits for a message, it has EXIT_SECONDS to end by itself."""
         with self._lifetime:
             self._is_over = True
             if self._is_idle:
@@ -300,7 +300,7 @@ def serve(channel: TensorChannel) -> None:
         except (EOFError, ConnectionError):
             return
         except Exception as error:  # what cannot be unpickled
-            channel.send(("raised", _sent(error)))
+            channel.send(("raised", _make_sendable_error(error)))
             continue
         if kind == "end":
             return
@@ -309,10 +309,10 @@ def serve(channel: TensorChannel) -> None:
             del message
             channel.send(("done", result))
         except BaseException as error:
-            channel.send(("raised", _sent(error)))
+            channel.send(("raised", _make_sendable_error(error)))
 
 
-def _sent(error: BaseException) -> BaseException:
+def _make_sendable_error(error: BaseException) -> BaseException:
     """Return an exception that can be sent, with its traceback as a note, above which its own text stands."""
     own_text = "".join(traceback.format_exception_only(error))
     text = "".join(traceback.format_exception(error)).removesuffix(own_text)
@@ -328,10 +328,10 @@ def main() -> None:
     """Serve the connection whose number is the argument."""
     atexit.register(close_open_files)
     mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
-    for number in SIGNALS:
+    for number in END_SIGNALS:
         signal.signal(number, lambda *_: None)  # what a hook starts would inherit SIG_IGN
-    os.register_at_fork(after_in_child=lambda: [signal.signal(number, signal.SIG_DFL) for number in SIGNALS])
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    os.register_at_fork(after_in_child=lambda: [signal.signal(number, signal.SIG_DFL) for number in END_SIGNALS])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
     os.nice(19)  # the training goes first
     channel = TensorChannel(Connection(int(sys.argv[1])))
     sys.path[:], files = channel.receive()

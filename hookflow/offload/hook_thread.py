@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hookflow.events.records import Level
 from hookflow.graph.plan import Binding, PlannedHook
-from hookflow.numbers import lasting
+from hookflow.numbers import format_lasting
 from hookflow.offload.model_copies import ModelCopies, SharedCopy
 from hookflow.runner.device.cuda import device_thread, record_stream
 from hookflow.runner.dispatch.dispatcher import call_with_retries
@@ -92,10 +92,10 @@ class HookThread:
         self._stream: torch.cuda.Stream | None = None
         self._times: dict[int, list[int]] = {}  # by binding: firings, ns, longest ns
 
-    def makes_room(self) -> bool:
+    def make_room(self) -> bool:
         """Wait until there is room for a firing, or make it, as `when_full` says; return whether there is."""
         with self._changed:
-            self._wait_while(self._waits_for_room)
+            self._wait_while(self._should_wait_for_room)
             if self._is_full():
                 self.dropped += 1
                 if self._given_up or self.hook.when_full == "drop":
@@ -109,7 +109,7 @@ class HookThread:
     def _is_full(self) -> bool:
         return len(self._jobs) >= self.hook.queue or self._given_up
 
-    def _waits_for_room(self) -> bool:
+    def _should_wait_for_room(self) -> bool:
         if not self._is_full():
             return False
         if self._given_up:
@@ -141,10 +141,10 @@ class HookThread:
             keep(span)
 
     def _wait_notice(self, waited: float) -> str:
-        text = f'the training has waited for {lasting(waited)} for the offloaded hook "{self.hook.name}"'
+        text = f'the training has waited for {format_lasting(waited)} for the offloaded hook "{self.hook.name}"'
         if self._running:
             job, began = self._running
-            taken = lasting(perf_counter() - began)
+            taken = format_lasting(perf_counter() - began)
             text += f": its firing at {job.binding.point} of iteration {job.it} has taken {taken} so far"
         if not self.hook.timeout:
             text += (
@@ -154,7 +154,7 @@ class HookThread:
 
     def put(self, job: QueuedFiring) -> None:
         if self._thread is None:
-            self._thread = device_thread(self._work, f"hookflow-{self.hook.name}")
+            self._thread = device_thread(self._run_jobs, f"hookflow-{self.hook.name}")
             self._thread.start()
         with self._changed:
             self._jobs.append(job)
@@ -227,7 +227,7 @@ class HookThread:
             firings.append(BackgroundFiring(job.binding.id, job.it, job.queued, now, now))
         return firings
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         if sys.platform == "linux" and not self.process:
             os.nice(19)  # of this thread alone: the training goes first
         torch.get_num_threads()  # sets those of a new thread: without it, MKL would take all processors
@@ -258,7 +258,7 @@ class HookThread:
                 self._changed.notify_all()
             del job  # the copies are free while it waits for the next
             if self.process:
-                self.process.revive()  # now, since a timeout counts from the beginning of a firing
+                self.process.restart()  # now, since a timeout counts from the beginning of a firing
 
     def _call_with_retries(self, job: QueuedFiring) -> None:
         """Call a firing, and again while it raises, as often as `retry` says; none that has been given up."""
@@ -267,7 +267,7 @@ class HookThread:
             if self._given_up:
                 raise error
             if self.process:
-                self.process.revive()  # it may have ended
+                self.process.restart()  # it may have ended
             self._say(text, "warn")
 
         call_with_retries(lambda: self._call(job), self.hook.retry, job.binding, report)

@@ -12,10 +12,10 @@ Unit = Literal["", "it", "ep", "s", "%", "samples", "tokens"]
 TRIGGER_UNITS: tuple[Unit, ...] = ("", "it", "ep", "s", "%", "samples", "tokens")
 """The units of a trigger: those of the data, too, which are counted while the run trains."""
 
-SECONDS = {"s": 1, "m": 60, "h": 3600}
+SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600}
 """How many seconds a unit of time has."""
 
-MULTIPLES = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}
+MULTIPLE_BY_LETTER = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}
 """The factor of a letter before samples or tokens."""
 
 MAX_CHARACTERS = 100
@@ -46,7 +46,7 @@ AMOUNT_PATTERN = r"^\s*(\d+(\.0+)?\s*(it|ep)|\d+(\.\d+)?\s*(s|m|h|%))\s*$"
 TRIGGER_PATTERN = r"^\s*(\d+(\.0+)?\s*(it|ep)|\d+(\.\d+)?\s*(s|m|h|%)|\d+(\.\d+)?\s*[kMB]?\s*(samples?|tokens?))\s*$"
 """The same for a trigger, which counts samples and tokens, too."""
 
-_WRITTEN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(it|ep|s|m|h|%)\s*$")
+_AMOUNT_PATTERN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(it|ep|s|m|h|%)\s*$")
 _OF_DATA = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kMB]?)\s*(samples|sample|tokens|token)\s*$")
 
 
@@ -119,14 +119,14 @@ def _read_number(written: object, hint: str) -> Amount:
     if of_data:
         number, letter, noun = of_data.groups()
         unit_of_data: Unit = "samples" if noun.startswith("sample") else "tokens"
-        return Amount(Fraction(number) * MULTIPLES[letter], unit_of_data, written)
-    match = _WRITTEN.match(written)
+        return Amount(Fraction(number) * MULTIPLE_BY_LETTER[letter], unit_of_data, written)
+    match = _AMOUNT_PATTERN.match(written)
     if match is None:
         raise ValueError(f'"{written}" is no amount; {hint}')
     value = Fraction(match[1])
     unit = match[2]
-    if unit in SECONDS:
-        return Amount(value * SECONDS[unit], "s", written)
+    if unit in SECONDS_PER_UNIT:
+        return Amount(value * SECONDS_PER_UNIT[unit], "s", written)
     return Amount(value, unit, written)  # type: ignore[arg-type]  # the pattern admits only units
 
 

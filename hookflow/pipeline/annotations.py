@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal, Union
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter
 from pydantic_core import SchemaError
 
-_PLAIN: dict[str, Any] = {
+_PLAIN_TYPES: dict[str, Any] = {
     each.__name__: each for each in (bool, int, float, str, bytes, list, dict, tuple, set, frozenset, object)
 }
-_TYPES: dict[str, Any] = {**_PLAIN, "Any": Any, "Tensor": type("Tensor", (), {})}
+_TYPES_BY_NAME: dict[str, Any] = {**_PLAIN_TYPES, "Any": Any, "Tensor": type("Tensor", (), {})}
 """The names that have a meaning alone. A file holds no tensor, so `Tensor` is a class without instances."""
 
-_GENERIC = {"list", "dict", "tuple", "set", "frozenset"}
+_GENERIC_NAMES = {"list", "dict", "tuple", "set", "frozenset"}
 
 
 class _UnknownError(Exception):
@@ -37,8 +37,8 @@ def _type_of(node: ast.expr) -> Any:
             return None
         case ast.Constant(value=str(text)):
             return _type_of(ast.parse(text, mode="eval").body)
-        case ast.Name(id=name) if name in _TYPES:
-            return _TYPES[name]
+        case ast.Name(id=name) if name in _TYPES_BY_NAME:
+            return _TYPES_BY_NAME[name]
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return Union[_type_of(left), _type_of(right)]  # noqa: UP007  # of values, which `|` refuses for None
         case ast.Subscript(value=ast.Name(id=name), slice=inner):
@@ -46,11 +46,11 @@ def _type_of(node: ast.expr) -> Any:
                 parts = inner.elts
             else:
                 parts = [inner]
-            return _subscripted(name, parts)
+            return _make_subscripted(name, parts)
     raise _UnknownError
 
 
-def _subscripted(name: str, parts: list[ast.expr]) -> Any:
+def _make_subscripted(name: str, parts: list[ast.expr]) -> Any:
     """Return the type `name[parts]`."""
     if name == "Literal":
         values = [ast.literal_eval(part) for part in parts]
@@ -68,10 +68,10 @@ def _subscripted(name: str, parts: list[ast.expr]) -> Any:
         return Union[_type_of(part), None]  # noqa: UP007
     if name == "Union":
         return Union[tuple(_type_of(part) for part in parts)]  # noqa: UP007
-    if name not in _GENERIC:
+    if name not in _GENERIC_NAMES:
         raise _UnknownError
     arguments = [... if _is_ellipsis(part) else _type_of(part) for part in parts]
-    return _TYPES[name][tuple(arguments)]
+    return _TYPES_BY_NAME[name][tuple(arguments)]
 
 
 def _field(node: ast.expr) -> Any:

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
-from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key, walk
+from hookflow.pipeline.source_map import Key, SourceMap, format_key, split_key, walk
 
-REPLACE = "replace"
+REPLACE_KEY = "replace"
 UNSET = "unset"
 
 
@@ -64,7 +64,7 @@ def remove_keys(base: dict[str, Any], keys: list[tuple[Key, Where]], named: str)
             hint = "no entry of a list can be unset: give the whole list"
         if isinstance(table, dict):
             hint = nearest_or_all(last, table)
-        problems.append(Problem(f'unset: {named} has no "{dotted(key)}"', where, hint))
+        problems.append(Problem(f'unset: {named} has no "{format_key(key)}"', where, hint))
     if problems:
         raise UserError(problems)
 
@@ -76,7 +76,7 @@ def take_replacing_tables(tree: dict[str, Any]) -> set[Key]:
     """
     replacing = set()
     for key, value in [*walk(tree)]:
-        if key[-1:] == (REPLACE,) and value is True and len(key) > 1 and "args" not in key:
+        if key[-1:] == (REPLACE_KEY,) and value is True and len(key) > 1 and "args" not in key:
             replacing.add(key[:-1])
     for key in replacing:
         table: Any = tree
@@ -85,7 +85,7 @@ def take_replacing_tables(tree: dict[str, Any]) -> set[Key]:
                 table = table[int(part)]
             else:
                 table = table[part]
-        del table[REPLACE]
+        del table[REPLACE_KEY]
     return replacing
 
 
@@ -111,7 +111,7 @@ def merge_hint(key: Key, message: str, tree: Mapping[str, Any], places: SourceMa
         return ""
     stated = " and ".join(f"{name} is of {where.at_line}" for name, where in named)
     below = next(iter(_from_base(named)))
-    whole = dotted(key)
+    whole = format_key(key)
     way_out = f'unset = ["{whole}.{below}"] at the top of the file takes it away'
     return f"{stated}\n    {way_out}; or replace the whole table: {key[-1]} = {{ replace = true, … }}"
 

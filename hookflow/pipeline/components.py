@@ -40,7 +40,7 @@ NameOr = Annotated[Annotated[Short, Tag("<name>")] | Annotated[Long, Tag("<table
 Rule = Callable[[Any, dict[str, Any]], object]
 
 
-def refuses(*fields: str, where: Rule, message: str) -> Any:
+def make_value_validator(*fields: str, where: Rule, message: str) -> Any:
     """Return a validator that refuses fields by their value and the fields declared before them."""
 
     def check(value: Any, info: ValidationInfo) -> Any:
@@ -51,9 +51,9 @@ def refuses(*fields: str, where: Rule, message: str) -> Any:
     return field_validator(*fields)(check)
 
 
-def excludes(field: str, other: str, message: str) -> Any:
+def make_exclusion_validator(field: str, other: str, message: str) -> Any:
     """Return a validator that refuses a field where another one, declared before it, is set too."""
-    return refuses(field, where=lambda value, data: value and data.get(other), message=message)
+    return make_value_validator(field, where=lambda value, data: value and data.get(other), message=message)
 
 
 class Component(Section):
@@ -83,7 +83,7 @@ class WeightsSection(Section):
     missed."""
 
     @model_validator(mode="after")
-    def _come_from_one_place(self) -> Self:
+    def _check_single_origin(self) -> Self:
         if self.file is None and self.use is None:
             raise ValueError('the weights are of a file, file = "weights.pt", or of a run, use = "RUN:best"')
         if self.file is not None and self.use is not None:
@@ -220,7 +220,7 @@ class LoaderSection(Section):
     """Batches of an epoch: fewer than there are, or those of a stream without a length; left out, all of them."""
 
     @model_validator(mode="after")
-    def _batches_made_once(self) -> Self:
+    def _check_batching(self) -> Self:
         if self.batch_sampler is None and self.batch_size is None:
             raise ValueError("the key batch_size is required, unless a batch_sampler makes the batches")
         for key in ("batch_size", "shuffle", "sampler", "drop_last"):
@@ -229,7 +229,7 @@ class LoaderSection(Section):
         return self
 
     @model_validator(mode="after")
-    def _fetched_by_workers(self) -> Self:
+    def _check_worker_keys(self) -> Self:
         if self.prefetch_factor is not None and not self.workers:
             raise ValueError("prefetch_factor is of workers, and workers is 0")
         if self.worker_init_fn is not None and not self.workers:
@@ -241,12 +241,16 @@ class LoaderSection(Section):
         result = {key: getattr(self, key) for key in NAMED_BY_LOADER}
         return {key: Component(use=n) if isinstance(n, str) else n for key, n in result.items() if n is not None}
 
-    _one_order = excludes("sampler", "shuffle", "shuffle and a sampler both say the order; keep one of them")
+    _one_order = make_exclusion_validator(
+        "sampler", "shuffle", "shuffle and a sampler both say the order; keep one of them"
+    )
 
-    _no_workers = excludes("on_device", "workers", "data on the device are fetched by no workers; leave workers out")
+    _no_workers = make_exclusion_validator(
+        "on_device", "workers", "data on the device are fetched by no workers; leave workers out"
+    )
 
 
-SPLITS = ("train", "val", "test")
+DATA_SPLITS = ("train", "val", "test")
 
 
 class DataSource(Component):
@@ -285,7 +289,7 @@ class DataSection(Section):
     """The test data, used by `run.test` alone. Several sets have names: `[data.test.ood]`."""
 
     @model_validator(mode="after")
-    def _said_once(self) -> Self:
+    def _check_val_every(self) -> Self:
         for name, source in self.sources().items():
             if source.val_every is not None and not name.startswith("val."):
                 message = f"data.{name}: val_every is for one of several sets, [data.val.ood]; for all run.val_every is"
@@ -306,12 +310,12 @@ class DataSection(Section):
         """Whether the batch size of the training changes from one epoch to another."""
         return any(source.changes_batch_size for source in self.sources(["train"]).values())
 
-    _mixes_several = refuses(
+    _mixes_several = make_value_validator(
         *("mix", "mix_order", "mix_epoch"),
         where=lambda value, before: value is not None and not isinstance(before.get("train", {}), dict),
         message="{field} is for several training sets, which have names: [data.train.NAME]",
     )
-    _all_together = refuses(
+    _all_together = make_value_validator(
         "mix_order",
         where=lambda order, before: order == "together" and before.get("mix"),
         message='with "together" each step has one batch of every set; leave mix out',
@@ -329,7 +333,7 @@ class DataSection(Section):
         """The share of each of several training sets."""
         return {name: (self.mix or {}).get(name, 1) for name in self.train_sets}
 
-    def sources(self, splits: Iterable[str] = SPLITS) -> dict[str, DataSource]:
+    def sources(self, splits: Iterable[str] = DATA_SPLITS) -> dict[str, DataSource]:
         """Return the sources of some splits by name: "train", "val"; a set with a name of its own is "val.ood"."""
         result: dict[str, DataSource] = {}
         for split in splits:

@@ -29,15 +29,15 @@ from typing import Any
 from hookflow.errors import nearest_or_all
 from hookflow.metric_mode import is_formula
 
-LONGEST = 300
+MAX_CONDITION_LENGTH = 300
 """Characters of a condition, at most; a deep one needs a frame of Python's stack for each."""
 
-FACTS = ("epoch", "iter", "max_epochs", "max_iters", "rank")
+RUN_FACTS = ("epoch", "iter", "max_epochs", "max_iters", "rank")
 """Names that every run has a number for; every other name is that of a scalar."""
 
-METRICS = "metrics."
+METRIC_PREFIX = "metrics."
 """The prefix of a metric, as opposed to a scalar of that name."""
-SCALARS = "scalars."
+SCALAR_PREFIX = "scalars."
 """The prefix of the slot that is a scalar."""
 
 _SET_METRIC = re.compile(r"[A-Za-z_][\w.@]*(?:/[A-Za-z_][\w.@]*)*")
@@ -64,7 +64,7 @@ class ConditionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Formula:
+class MetricFormula:
     """A number made of metrics, such as cls/accuracy - 0.1 * reg/mae; `names` are the metrics."""
 
     text: str
@@ -79,7 +79,7 @@ class Formula:
         return float(value)
 
 
-def parse_formula(text: str) -> Formula:
+def parse_formula(text: str) -> MetricFormula:
     """Read a formula of metrics, in the language of conditions; a name may have a `/` in it without blanks.
 
     Raises ConditionError, in words for the user and with the column, when it is none.
@@ -90,7 +90,7 @@ def parse_formula(text: str) -> Formula:
         return name[0].translate(_AS_IDENTIFIER)
 
     tree = _parse_expression(text, _SET_METRIC.sub(as_identifier, text))
-    reader = _Reader(text, strings=False)
+    reader = _ConditionParser(text, strings=False)
     number = reader.number(tree)
     names = sorted(name.translate(_AS_NAME) for name in reader.names)
     if not names:
@@ -99,10 +99,10 @@ def parse_formula(text: str) -> Formula:
     def value(look: Look) -> Any:
         return number(lambda name: look(name.translate(_AS_NAME)))
 
-    return Formula(text, tuple(name.removeprefix(METRICS) for name in names), value)
+    return MetricFormula(text, tuple(name.removeprefix(METRIC_PREFIX) for name in names), value)
 
 
-def metrics_in(monitor: str) -> tuple[str, ...]:
+def list_metrics(monitor: str) -> tuple[str, ...]:
     """Return the metrics that a hook watches by a text: itself, or those in the formula that it is."""
     if not is_formula(monitor):
         return (monitor,)
@@ -116,7 +116,7 @@ class Condition:
     text: str
     names: frozenset[str] = field(compare=False)
     facts: frozenset[str] = field(compare=False)
-    """What it asks of the run itself, of `FACTS`."""
+    """What it asks of the run itself, of `RUN_FACTS`."""
     doubt: tuple[str, str] | tuple[()] = field(compare=False)
     _truth: Truth = field(compare=False, repr=False)
 
@@ -150,22 +150,22 @@ def parse_condition(text: str, *, strings: bool = False) -> Condition:
     """
     _check_length(text)
     tree = _parse_expression(text, text)
-    reader = _Reader(text, strings)
+    reader = _ConditionParser(text, strings)
     truth = reader.truth(tree)
     doubt: tuple[str, str] | tuple[()] = ()
     if not reader.names | reader.bare:
         doubt = f"{'always' if truth(lambda name: None) else 'never'} holds", "the condition is constant"
     for name in sorted(reader.bare) if not strings else ():
         fact = name.lower().removeprefix("run.")
-        if fact in FACTS and fact != name:
+        if fact in RUN_FACTS and fact != name:
             doubt = f'names a scalar called "{name}"', f'did you mean "{fact}"?'
-    facts = reader.bare.intersection(FACTS)
+    facts = reader.bare.intersection(RUN_FACTS)
     return Condition(text, frozenset(reader.names), frozenset(facts), doubt, truth)
 
 
 def _check_length(text: str) -> None:
-    if len(text) > LONGEST:
-        raise ConditionError(f"it has {len(text):,} characters, and a condition at most {LONGEST}", 0)
+    if len(text) > MAX_CONDITION_LENGTH:
+        raise ConditionError(f"it has {len(text):,} characters, and a condition at most {MAX_CONDITION_LENGTH}", 0)
 
 
 def _parse_expression(text: str, python: str) -> ast.expr:
@@ -180,13 +180,13 @@ def _parse_expression(text: str, python: str) -> ast.expr:
             column = min(error.offset + len(text) - len(text.lstrip()), end)
         else:
             column = end
-        hint = next(hint for pattern, hint in _HINTS.items() if re.search(pattern, text))
+        hint = next(hint for pattern, hint in _SYNTAX_HINTS.items() if re.search(pattern, text))
         raise ConditionError("this cannot be read", column, hint) from None
     except (ValueError, MemoryError, RecursionError):  # a null character; too many brackets for Python's own parser
         raise ConditionError("this cannot be read", 1) from None
 
 
-_HINTS = {
+_SYNTAX_HINTS = {
     "&&": 'write "and" for "&&"',
     r"\|\|": 'write "or" for "||"',
     "!(?!=)": 'write "not" for "!"',
@@ -210,7 +210,7 @@ def _total(operation: Callable[..., float]) -> Callable[..., float]:
     return answer
 
 
-_ARITHMETIC: Mapping[type[ast.operator], Callable[..., float]] = {
+_ARITHMETIC_OPERATORS: Mapping[type[ast.operator], Callable[..., float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -219,7 +219,7 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[..., float]] = {
     ast.Mod: _total(operator.mod),
     ast.Pow: _total(math.pow),
 }
-_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+_COMPARISON_OPERATORS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -231,23 +231,23 @@ _OF_STRINGS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda part, whole: part in whole,
     ast.NotIn: lambda part, whole: part not in whole,
 }
-_SIGNS: Mapping[type[ast.unaryop], Callable[[float], float]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
+_SIGN_OPERATORS: Mapping[type[ast.unaryop], Callable[[float], float]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
 _FUNCTIONS: Mapping[str, tuple[Callable[..., float], int, int]] = {
     "abs": (abs, 1, 1),
-    "min": (min, 2, LONGEST),
-    "max": (max, 2, LONGEST),
+    "min": (min, 2, MAX_CONDITION_LENGTH),
+    "max": (max, 2, MAX_CONDITION_LENGTH),
     "isnan": (math.isnan, 1, 1),
     "value": (float, 1, 1),
 }
 """Each function with the fewest and the most arguments that it takes. `value` and `isnan` are read on their own."""
 
 
-class _Reader:
+class _ConditionParser:
     """Turns a tree into functions of `Look`, and refuses all that is not on the list."""
 
     def __init__(self, text: str, strings: bool) -> None:
         self._strings = strings
-        self._comparisons = {**_COMPARISONS, **(_OF_STRINGS if strings else {})}
+        self._comparisons = {**_COMPARISON_OPERATORS, **(_OF_STRINGS if strings else {})}
         self.names: set[str] = set()
         self.bare: set[str] = set()
         self._text = text.strip()
@@ -257,21 +257,23 @@ class _Reader:
         """Return what holds or does not."""
         match node:
             case ast.BoolOp(op=connective, values=values):
-                return partial(_decided, isinstance(connective, ast.Or), [self.truth(value) for value in values])
+                return partial(_decide, isinstance(connective, ast.Or), [self.truth(value) for value in values])
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return partial(_applied, operator.not_, [self.truth(operand)])
+                return partial(_apply_operation, operator.not_, [self.truth(operand)])
             case ast.Compare(left=left, ops=ops, comparators=others):
                 for op, other in zip(ops, others, strict=True):
                     if type(op) not in self._comparisons:
-                        raise self._refused("numbers are compared with < <= > >= == !=", other)
+                        raise self._make_error("numbers are compared with < <= > >= == !=", other)
                 pairs = pairwise([self.number(other) for other in (left, *others)])
                 links = zip(ops, pairs, strict=True)
                 compare = self._comparisons
-                return partial(_decided, False, [partial(_applied, compare[type(op)], pair) for op, pair in links])
+                return partial(
+                    _decide, False, [partial(_apply_operation, compare[type(op)], pair) for op, pair in links]
+                )
             case ast.Call(func=ast.Name(id="isnan")):
-                return partial(_applied, math.isnan, self._arguments(node, "isnan"))
+                return partial(_apply_operation, math.isnan, self._read_arguments(node, "isnan"))
         self.number(node)  # which refuses what is no number either
-        raise self._refused("this is a number, and neither holds nor does not", node, "compare it, as in loss > 10")
+        raise self._make_error("this is a number, and neither holds nor does not", node, "compare it, as in loss > 10")
 
     def number(self, node: ast.expr) -> Number:
         """Return what has a value."""
@@ -282,53 +284,55 @@ class _Reader:
             case ast.Constant(value=str() as string) if self._strings:
                 return lambda look: string
             case ast.Name() | ast.Attribute():
-                name = self._dotted(node)
+                name = self._read_dotted_name(node)
                 self.bare.add(name)
-                if self._strings or name not in FACTS:
+                if self._strings or name not in RUN_FACTS:
                     return self._scalar(name)
                 return lambda look: look(name)
-            case ast.UnaryOp(op=op, operand=operand) if type(op) in _SIGNS:
-                return partial(_applied, _SIGNS[type(op)], [self.number(operand)])
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-                return partial(_applied, _ARITHMETIC[type(op)], [self.number(left), self.number(right)])
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in _SIGN_OPERATORS:
+                return partial(_apply_operation, _SIGN_OPERATORS[type(op)], [self.number(operand)])
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC_OPERATORS:
+                return partial(
+                    _apply_operation, _ARITHMETIC_OPERATORS[type(op)], [self.number(left), self.number(right)]
+                )
             case ast.Call(func=ast.Name(id="value"), args=[ast.Constant(value=str() as name)], keywords=[]):
                 return self._scalar(name)
             case ast.Call(func=ast.Name(id=name)) if name not in ("isnan", "value"):
-                numbers = self._arguments(node, name)
-                return partial(_applied, _FUNCTIONS[name][0], numbers)
+                numbers = self._read_arguments(node, name)
+                return partial(_apply_operation, _FUNCTIONS[name][0], numbers)
         message = "this is no number, name or function that conditions know"
-        raise self._refused(message, node, _hint_for_number(node))
+        raise self._make_error(message, node, _hint_for_number(node))
 
     def _scalar(self, name: str) -> Number:
         self.names.add(name)
         return lambda look: look(name)
 
-    def _dotted(self, node: ast.expr) -> str:
+    def _read_dotted_name(self, node: ast.expr) -> str:
         match node:
             case ast.Name(id=name):
                 return name
             case ast.Attribute(value=value, attr=name):
-                return f"{self._dotted(value)}.{name}"
-        raise self._refused("only names may have dots", node)
+                return f"{self._read_dotted_name(value)}.{name}"
+        raise self._make_error("only names may have dots", node)
 
-    def _arguments(self, call: ast.Call, name: str) -> list[Number]:
+    def _read_arguments(self, call: ast.Call, name: str) -> list[Number]:
         if name not in _FUNCTIONS:
-            raise self._refused(f'there is no function "{name}"', call, nearest_or_all(name, _FUNCTIONS))
+            raise self._make_error(f'there is no function "{name}"', call, nearest_or_all(name, _FUNCTIONS))
         _, fewest, most = _FUNCTIONS[name]
         if call.keywords or not fewest <= len(call.args) <= most:
             if most == 1:
                 wanted = "one number"
             else:
                 wanted = f"{fewest} numbers or more"
-            raise self._refused(f"{name} takes {wanted}", call)
+            raise self._make_error(f"{name} takes {wanted}", call)
         return [self.number(argument) for argument in call.args]
 
-    def _refused(self, message: str, node: ast.expr, hint: str = "") -> ConditionError:
+    def _make_error(self, message: str, node: ast.expr, hint: str = "") -> ConditionError:
         before = self._text.encode()[: node.col_offset].decode()  # Python counts bytes
         return ConditionError(message, self._blank + len(before) + 1, hint)
 
 
-def _applied(operation: Callable[..., Any], parts: Iterable[Callable[[Look], Any]], look: Look) -> Any:
+def _apply_operation(operation: Callable[..., Any], parts: Iterable[Callable[[Look], Any]], look: Look) -> Any:
     """Return the result of an operation; None where one of its numbers has no value, or it is not for such values."""
     values = [part(look) for part in parts]
     try:
@@ -339,7 +343,7 @@ def _applied(operation: Callable[..., Any], parts: Iterable[Callable[[Look], Any
         return None
 
 
-def _decided(by: bool, truths: list[Truth], look: Look) -> bool | None:
+def _decide(by: bool, truths: list[Truth], look: Look) -> bool | None:
     """Return `by` as soon as one says so; else the opposite, unless one is unknown: Kleene's logic."""
     unknown = False
     for truth in truths:

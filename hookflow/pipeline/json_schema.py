@@ -27,7 +27,7 @@ IS_REFERENCE = r"^\$\{[^{}]*\}$"
 HAS_REFERENCE = r"\$\{"
 
 
-def declared(model: type[BaseModel]) -> Schema:
+def make_table_schema(model: type[BaseModel]) -> Schema:
     """Return the schema of a table that holds the fields of `model`."""
     schema = with_definitions(model)
     return _table(schema, schema.pop("$defs", {}))
@@ -38,7 +38,7 @@ def with_definitions(model: type[BaseModel]) -> Schema:
     return model.model_json_schema(schema_generator=_Generator)
 
 
-def suggested(values: Mapping[str, str], about: str) -> Schema:
+def make_suggestion_schema(values: Mapping[str, str], about: str) -> Schema:
     """Return keys that make editors offer the values, each with its sentence if it has one, and refuse no others."""
     if any(values.values()):
         sentences = {"x-taplo": {"docs": {"enumValues": [*values.values()]}}}
@@ -53,7 +53,7 @@ class _Generator(GenerateJsonSchema):
         result = super().model_schema(schema)
         model = schema["cls"]
         if issubclass(model, Section):
-            for name, sentence in sentences(model).items():
+            for name, sentence in read_field_sentences(model).items():
                 result["properties"][model.model_fields[name].alias or name].setdefault("description", sentence)
         return result
 
@@ -64,7 +64,7 @@ class _Generator(GenerateJsonSchema):
         return False
 
 
-def sentences(section: type[Section]) -> dict[str, str]:
+def read_field_sentences(section: type[Section]) -> dict[str, str]:
     """Return the sentence below each field of a section, in its source and in that of the sections it is made from."""
     result: dict[str, str] = {}
     for kind in reversed(section.__mro__):
@@ -94,13 +94,13 @@ def _table(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
             case "oneOf" | "anyOf", list() if all(
                 isinstance(_table(option, definitions).get("type"), str) for option in inner
             ):
-                plain = _united([_table(option, definitions) for option in inner]) | plain
+                plain = _merge_schemas([_table(option, definitions) for option in inner]) | plain
             case _:
                 plain[key] = inner
     return plain | ({"additionalProperties": False} if "patternProperties" in plain else {})
 
 
-def _united(options: list[Schema]) -> Schema:
+def _merge_schemas(options: list[Schema]) -> Schema:
     """Return one schema for several, which are of different types, so that their keywords do not meet.
 
     A table is either one component, or holds several by name: any key that the first does not
@@ -128,7 +128,11 @@ def _value(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
     values = plain.pop("enum", None)
     if values:
         pattern = f"^({'|'.join(map(re.escape, values))})$|{HAS_REFERENCE}"
-        return plain | {"pattern": pattern} | suggested(dict.fromkeys(values, ""), plain.get("description", ""))
+        return (
+            plain
+            | {"pattern": pattern}
+            | make_suggestion_schema(dict.fromkeys(values, ""), plain.get("description", ""))
+        )
     if "pattern" in plain:
         return plain | {"pattern": f"{plain['pattern']}|{HAS_REFERENCE}"}
     if "string" in types:
@@ -136,12 +140,12 @@ def _value(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
     return plain | {"type": [*types, "string"], "pattern": IS_REFERENCE}
 
 
-ANY = "*"
+ANY_KEY = "*"
 """Placeholder of a name that the user chooses, and of an index in a list."""
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredKey:
     """A key as it is declared; undeclared parts are empty, and `keys` are those of a table."""
 
     key: str
@@ -153,32 +157,34 @@ class Declared:
     keys: tuple[str, ...] = ()
 
 
-def find_key(key: str) -> Declared:
+def find_key(key: str) -> DeclaredKey:
     """Return what is declared of a key such as `hooks.*.every`; "" is the file. Raises UserError if it is none."""
     if key:
         parts = key.split(".")
     else:
         parts = []
-    schema = _whole()
+    schema = _make_pipeline_schema()
     required = False
     for k, part in enumerate(parts):
         keys = _keys(schema)
-        if not keys and type_words(schema, _whole()["$defs"]) == "table":  # whatever keys one likes, as in args
+        if (
+            not keys and type_words(schema, _make_pipeline_schema()["$defs"]) == "table"
+        ):  # whatever keys one likes, as in args
             key = ".".join(parts[:k])
             break
         if part in keys:
             name = part
         else:
-            name = ANY
+            name = ANY_KEY
         if name not in keys:
             raise UserError(Problem(f'a pipeline file has no key "{key}"', hint=_nearest(parts, k, [*keys])))
         schema, required = keys[name]
-    shapes = [schema, *_shapes(schema)]
+    shapes = [schema, *_iter_shapes(schema)]
     examples = (shape["examples"][0] for shape in shapes if shape.get("examples"))
-    return Declared(
+    return DeclaredKey(
         key=key,
         about=next((str(shape["description"]) for shape in shapes if shape.get("description")), ""),
-        type=type_words(schema, _whole()["$defs"]) or "any value",
+        type=type_words(schema, _make_pipeline_schema()["$defs"]) or "any value",
         required=required,
         default="" if schema.get("default") is None else as_toml(schema["default"]),
         example=next(map(as_toml, examples), ""),
@@ -195,11 +201,11 @@ def all_keys() -> tuple[str, ...]:
             yield f"{above}{name}"
             yield from walk(below, f"{above}{name}.")
 
-    return tuple(walk(_whole(), ""))
+    return tuple(walk(_make_pipeline_schema(), ""))
 
 
 @cache
-def _whole() -> Schema:
+def _make_pipeline_schema() -> Schema:
     return with_definitions(Pipeline)
 
 
@@ -208,7 +214,7 @@ def _keys(schema: Schema) -> dict[str, tuple[Schema, bool]]:
 
     `*` stands for those that the user chooses, or for the items of a list.
     """
-    shapes = [*_shapes(schema)]
+    shapes = [*_iter_shapes(schema)]
     result: dict[str, tuple[Schema, bool]] = {}
     for shape in shapes:
         for name, inner in shape.get("properties", {}).items():
@@ -216,18 +222,18 @@ def _keys(schema: Schema) -> dict[str, tuple[Schema, bool]]:
     for shape in shapes:
         chosen = [*shape.get("patternProperties", {}).values(), shape.get("additionalProperties"), shape.get("items")]
         for inner in chosen:
-            if isinstance(inner, dict) and any("properties" in deep for deep in _shapes(inner)):
-                result.setdefault(ANY, (inner, False))
+            if isinstance(inner, dict) and any("properties" in deep for deep in _iter_shapes(inner)):
+                result.setdefault(ANY_KEY, (inner, False))
     return result
 
 
-def _shapes(schema: Schema) -> Iterator[Schema]:
+def _iter_shapes(schema: Schema) -> Iterator[Schema]:
     reference = schema.get("$ref")
     if reference:
-        yield from _shapes(_whole()["$defs"][reference.rpartition("/")[2]])
+        yield from _iter_shapes(_make_pipeline_schema()["$defs"][reference.rpartition("/")[2]])
     elif options := schema.get("oneOf") or schema.get("anyOf"):
         for option in options:
-            yield from _shapes(option)
+            yield from _iter_shapes(option)
     else:
         yield schema
 
@@ -251,15 +257,19 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     `hooks` are the arguments of hooks by their short name, each as a model with the hook's sentence; `points` are names
     with a sentence. They are offered; others are taken too. No key is required: it may be in the extended file.
     """
-    schema = declared(Pipeline)
-    arguments = {name: declared(model) for name, model in hooks.items()}
-    hook = _part(schema["properties"]["hooks"])
+    schema = make_table_schema(Pipeline)
+    arguments = {name: make_table_schema(model) for name, model in hooks.items()}
+    hook = _find_entry_schema(schema["properties"]["hooks"])
     binding = hook["properties"]["points"]["items"]
     use = hook["properties"]["use"]
-    use.update(suggested({name: table.pop("description", "") for name, table in arguments.items()}, use["description"]))
-    follows = _part(schema["properties"]["points"])["properties"]["follows"]
+    use.update(
+        make_suggestion_schema(
+            {name: table.pop("description", "") for name, table in arguments.items()}, use["description"]
+        )
+    )
+    follows = _find_entry_schema(schema["properties"]["points"])["properties"]["follows"]
     for point in (binding, binding["properties"]["at"], follows):
-        point.update(suggested(points, point.get("description", "")))
+        point.update(make_suggestion_schema(points, point.get("description", "")))
     _drop_required(schema)
     cases = []
     for name, table in arguments.items():
@@ -275,7 +285,7 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     }
 
 
-def _part(table: Schema) -> Schema:
+def _find_entry_schema(table: Schema) -> Schema:
     (schema,) = table.get("patternProperties", {"": table.get("additionalProperties")}).values()
     return schema  # type: ignore[no-any-return]
 

@@ -16,7 +16,7 @@ from hookflow.events.reading import open_regular
 from hookflow.pipeline.base_removal import UNSET, remove_keys, take_replacing_tables, take_unset_keys
 from hookflow.pipeline.components import names_component
 from hookflow.pipeline.groups import GroupTable, is_group
-from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key, walk
+from hookflow.pipeline.source_map import Key, SourceMap, format_key, split_key, walk
 
 MOST_BYTES = 1_000_000
 """The largest pipeline file in bytes. To read fifty times as much would take minutes, and all memory."""
@@ -64,13 +64,13 @@ def nearest_file(path: Path) -> str:
     return nearest(path.stem, beside).replace('"?', '.toml"?')
 
 
-def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
+def parse_toml(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
     """Return what a TOML text says, and where it says so; `source` is the name to show. Raises UserError."""
     try:
         result = tomli.loads(text)
         places = SourceMap.in_text(text, source)
     except tomli.TOMLDecodeError as error:
-        raise UserError(_syntax(error, text, source)) from None
+        raise UserError(_make_syntax_problem(error, text, source)) from None
     except ValueError:  # Python converts no more digits
         line = 0
         digits = re.search(r"\d[\d_]{4300,}", text)
@@ -80,20 +80,20 @@ def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
         raise UserError(Problem(message, Where(source, line))) from None
     except RecursionError:
         raise UserError(Problem("this is not TOML: nested too deep", Where(source))) from None
-    wrong = [Problem(message, places.of(key)) for key, message in impossible(result)]
+    wrong = [Problem(message, places.of(key)) for key, message in find_impossible_integers(result)]
     if wrong:
         raise UserError(wrong)
     return result, places
 
 
-def impossible(tree: Any) -> Iterator[tuple[Key, str]]:
+def find_impossible_integers(tree: Any) -> Iterator[tuple[Key, str]]:
     """Yield the keys of integers that Python reads, in hexadecimal digits, but does not write out."""
     for key, value in walk(tree):
         if isinstance(value, int) and value.bit_length() > 14_000:  # Python writes no more than 4,300 digits
             yield key, f"{'.'.join(key)}: the integer has too many digits"
 
 
-def _syntax(error: tomli.TOMLDecodeError, text: str, source: str) -> Problem:
+def _make_syntax_problem(error: tomli.TOMLDecodeError, text: str, source: str) -> Problem:
     message = re.sub(r"\('(.+?)',?\)", lambda match: f"[{match[1]}]".replace("', '", "."), error.msg)
     hint = ""
     if "character '\\n'" in message:
@@ -118,10 +118,10 @@ OTHER_LENGTH = {"max_epochs": "max_iters", "max_iters": "max_epochs"}
 def in_python(text: str) -> Override:
     """Return a `key=value` of the `overrides` that `hookflow.load` was given."""
     key, _ = split_key(text)
-    return Override(text, Where(f"overrides{_subscript(dotted(key))}"), in_python=True)
+    return Override(text, Where(f"overrides{_format_subscript(format_key(key))}"), in_python=True)
 
 
-def _subscript(name: str) -> str:
+def _format_subscript(name: str) -> str:
     if name.isdecimal():
         return f"[{name}]"
     return f'["{name}"]'
@@ -145,41 +145,41 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
         value = read_value(text)
         run = tree.get("run")
         both = isinstance(run, dict) and OTHER_LENGTH.keys() <= run.keys()
-        problem = _unreadable_value(key, text, value, where) or _put(key, value, tree, where)
+        problem = _find_value_problem(key, text, value, where) or _put(key, value, tree, where)
         if problem:
             yield problem
             continue
         laid.add(key)
-        other = _other_length(key)
+        other = _find_other_length(key)
         if other and not both and ("run", other) not in laid:
             tree["run"].pop(other, None)
         places.put(key, where)
         if of_python:
-            _place_parts(key, value, where, places)
+            _record_part_places(key, value, where, places)
     _keep_unit(tree, unit, laid)
 
 
-def _unreadable_value(key: Key, text: str, value: Any, where: Where) -> Problem | None:
+def _find_value_problem(key: Key, text: str, value: Any, where: Where) -> Problem | None:
     """Return why the text of an override cannot be meant as it is, though it was read as `value`; None if it can."""
     if text in PYTHONS_WORDS:
-        hint = f"write {PYTHONS_WORDS[text]}; the text itself needs quotes: {dotted(key)}='\"{text}\"'"
+        hint = f"write {PYTHONS_WORDS[text]}; the text itself needs quotes: {format_key(key)}='\"{text}\"'"
         return Problem(f"{text} is a word of Python's", where, hint)
     if value == text and is_unfinished(text):
         return Problem(f"unterminated value {text}", where, "perhaps the shell took its quotes: put '…' around")
     return None
 
 
-def _other_length(key: Key) -> str | None:
+def _find_other_length(key: Key) -> str | None:
     """Return the key of [run] that states the length in the other unit; None where `key` states no length."""
     if len(key) == 2 and key[0] == "run":
         return OTHER_LENGTH.get(key[1])
     return None
 
 
-def _place_parts(key: Key, value: Any, where: Where, places: SourceMap) -> None:
+def _record_part_places(key: Key, value: Any, where: Where, places: SourceMap) -> None:
     """Note for each part of a value of Python's that it stands in that value."""
     for part, _ in walk(value):
-        subscripts = "".join(map(_subscript, part))
+        subscripts = "".join(map(_format_subscript, part))
         places.put((*key, *part), Where(where.source + subscripts))
 
 
@@ -212,7 +212,7 @@ def read_value(text: str) -> Any:
         values = tomli.loads(f"values = [{text}]")["values"]
     except (ValueError, RecursionError):  # it is no TOML, or nested too deep
         return text
-    stands = len(values) == 1 and not isinstance(values[0], date | time) and not any(impossible(values))
+    stands = len(values) == 1 and not isinstance(values[0], date | time) and not any(find_impossible_integers(values))
     if not stands or (isinstance(values[0], float) and _is_beyond_float(text, values[0])):
         return text
     return values[0]
@@ -277,12 +277,12 @@ def _take_away(key: Key, tree: Any, where: Where) -> Problem | None:
             tree = tree[int(name)]
         elif isinstance(tree, list):
             there = f"its {len(tree)} entries are counted from 0"
-            message = f'"{dotted(tuple(key[:depth]))}" is a list and has no "{name}"'
+            message = f'"{format_key(tuple(key[:depth]))}" is a list and has no "{name}"'
             return Problem(message, where, there)
         else:
             tree = None
     if isinstance(tree, list):
-        whole = dotted(tuple(route))
+        whole = format_key(tuple(route))
         hint = f"give the whole list: {whole}=[…]"
         message = f"null takes a key away, and no entry of the list {whole}"
         return Problem(message, where, hint)
@@ -292,7 +292,7 @@ def _take_away(key: Key, tree: Any, where: Where) -> Problem | None:
         hint = ""
         if isinstance(tree, dict):
             hint = nearest(last, tree)
-        message = f'there is no "{dotted(key)}" to take away'
+        message = f'there is no "{format_key(key)}" to take away'
         return Problem(message, where, hint)
     return None
 
@@ -320,10 +320,10 @@ def extended(
         raise UserError(Problem(message, where, hint))
     route = (*on_the_way, (source, where))
     base = _find_base(named, route)
-    whole, base_places = extended(*tables(read(base, where), str(base)), base, route)
+    whole, base_places = extended(*parse_toml(read(base, where), str(base)), base, route)
     folder = os.path.dirname(named)  # noqa: PTH120  # a Path would drop the "./" that a file begins with
     if folder:
-        _aim(whole, folder)
+        _rebase_file_paths(whole, folder)
     unset = take_unset_keys(tree, places)
     remove_keys(whole, unset, str(base))
     replacing = take_replacing_tables(tree)
@@ -332,7 +332,7 @@ def extended(
     whole_places = SourceMap(str(source))
     for name in whole:
         whole_places.take((name,), base_places)
-    _lay_over(whole, tree, (), whole_places, places, replacing)
+    _merge_tables(whole, tree, (), whole_places, places, replacing)
     _keep_unit(whole, unit, {key for key, _ in walk(tree)})
     return whole, whole_places
 
@@ -368,7 +368,7 @@ def _replace_length(base_run: Any, run: Any) -> None:
             base_run.pop(other, None)
 
 
-def _aim(base: dict[str, Any], folder: str) -> None:
+def _rebase_file_paths(base: dict[str, Any], folder: str) -> None:
     """Name each file of a base as a pipeline outside `folder` does, in place."""
     for key, text in [*walk(base)]:
         if isinstance(text, str) and (match := re.match(file_form(key), text)):
@@ -386,7 +386,7 @@ def file_form(key: Key) -> str:
     return "(?!)"
 
 
-def _lay_over(
+def _merge_tables(
     base: dict[str, Any],
     tree: dict[str, Any],
     key: Key,
@@ -401,13 +401,13 @@ def _lay_over(
             uses = [os.path.normpath(use) if ".py:" in str(use) else use for use in (value["use"], below["use"])]
             merged = uses[0] == uses[1]
         if merged:
-            _lay_over(below, value, (*key, name), whole, places, replacing)
+            _merge_tables(below, value, (*key, name), whole, places, replacing)
         else:
             base[name] = value
             whole.take((*key, name), places)
 
 
-def switched_off(
+def make_disabling_overrides(
     hooks: Iterable[str], groups: GroupTable, without: Sequence[str], only: Sequence[str]
 ) -> list[Override]:
     """Return an override for each hook that is to be off: those in `without`, and, if `only` has any, all others."""
@@ -419,7 +419,7 @@ def switched_off(
     for written in without:
         for name in groups.expand([written]):
             off[name] = Where(f"--without {written}")
-    return [Override(f"{dotted(('hooks', name, 'enabled'))}=false", where) for name, where in off.items()]
+    return [Override(f"{format_key(('hooks', name, 'enabled'))}=false", where) for name, where in off.items()]
 
 
 def unknown_hooks(

@@ -12,11 +12,11 @@ from typing import Any, TypedDict, Unpack
 import tomli_w
 from pydantic import ValidationError
 
-from hookflow.errors import Locate, Problem, UserError, Where, by_place, nearest, nearest_or_all
+from hookflow.errors import Locate, Problem, UserError, Where, make_place_key, nearest, nearest_or_all
 from hookflow.events.initial_weights import WeightsSource
 from hookflow.pipeline.attached import complete_attached, is_attached, no_loop
 from hookflow.pipeline.base_removal import UNSET, merge_hint
-from hookflow.pipeline.components import SPLITS, Component, DataSection, DataSource, OptimizerSection
+from hookflow.pipeline.components import DATA_SPLITS, Component, DataSection, DataSource, OptimizerSection
 from hookflow.pipeline.groups import GroupTable
 from hookflow.pipeline.layers import (
     MOST_BYTES,
@@ -24,26 +24,26 @@ from hookflow.pipeline.layers import (
     Override,
     apply,
     extended,
+    make_disabling_overrides,
+    parse_toml,
     read,
-    switched_off,
-    tables,
     unknown_hooks,
 )
-from hookflow.pipeline.problems import explain, refusals
+from hookflow.pipeline.problems import explain, iter_errors_by_key
 from hookflow.pipeline.references import (
     VariableFloat,
     VariableInt,
-    environment_keys,
+    find_secrets,
     interpolate,
+    iter_environment_keys,
     public,
-    secrets_of,
     with_texts_where_wanted,
 )
 from hookflow.pipeline.registry import HOOKS, Registry, missing_extra, registry_of
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap
-from hookflow.pipeline.use import LOOP_OBJECT, bindings_in, is_object, locate, maker_of, module_file, parse_file
-from hookflow.text import mask, unmask
+from hookflow.pipeline.use import LOOP_OBJECT, is_object, iter_bindings, locate, maker_of, module_file, parse_file
+from hookflow.text import mask, remove_masks
 
 DEFAULT_HOOKS: dict[str, dict[str, Any]] = {"log": {"use": "log", "every": "0.5%"}, "checkpoint": {"use": "checkpoint"}}
 """Their tables, by name: 200 points of each curve, however long the run is, and a checkpoint after each epoch."""
@@ -77,12 +77,17 @@ def add_default_hooks(tree: dict[str, Any], places: SourceMap) -> None:
             places.put(("hooks", name), Where("the default hooks"))
 
 
-_PART = {"use": "builtins:print"}
-_STUB = {**_PART, "points": ["before_run"]}
+_COMPONENT_STUB = {"use": "builtins:print"}
+_HOOK_STUB = {**_COMPONENT_STUB, "points": ["before_run"]}
 """Replaces an invalid hook, so that other hooks may name it."""
 
-_REST = {"run": {"name": "stub", "max_iters": 1}, "model": _PART, "optimizer": _PART, "data": {"train": _PART}}
-_DEPTHS = {"model": 2, "optimizer": 2, "task": 2, "data": 3, "writers": 2, "hooks": 3, "points": 2, "groups": 2}
+_SECTION_STUBS = {
+    "run": {"name": "stub", "max_iters": 1},
+    "model": _COMPONENT_STUB,
+    "optimizer": _COMPONENT_STUB,
+    "data": {"train": _COMPONENT_STUB},
+}
+_SECTION_DEPTHS = {"model": 2, "optimizer": 2, "task": 2, "data": 3, "writers": 2, "hooks": 3, "points": 2, "groups": 2}
 """The sections that hooks depend on; a fault is that of a key in so many parts."""
 
 
@@ -91,9 +96,9 @@ def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
 
     A faulty key is left out, and the whole table with its `use`; a hook with a faulty `use` or `points` becomes a stub.
     """
-    left = deepcopy({name: tree[name] for name in _DEPTHS if isinstance(tree.get(name), dict)})
+    left = deepcopy({name: tree[name] for name in _SECTION_DEPTHS if isinstance(tree.get(name), dict)})
     for key in faulty:
-        *path, last = key[: _DEPTHS.get(key[0], 1)]
+        *path, last = key[: _SECTION_DEPTHS.get(key[0], 1)]
         named = key[0] in ("hooks", "writers", "points", "groups")  # a table of these may be called "use"
         if len(path) > named and (last == "use" or (last == "points" and key[0] == "hooks")):
             *path, last = path
@@ -104,13 +109,13 @@ def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
             else:
                 table = None
         if isinstance(table, dict) and path == ["hooks"]:
-            table[last] = {**_STUB}
+            table[last] = {**_HOOK_STUB}
         elif isinstance(table, dict):
             table.pop(last, None)
-    left["data"] = {"train": _PART, **left.get("data", {})}
+    left["data"] = {"train": _COMPONENT_STUB, **left.get("data", {})}
     for parts in (left, {name: left.get(name, {}) for name in ("hooks", "points", "groups")}):
         with suppress(ValidationError):
-            return Pipeline.model_validate({**_REST, **parts})
+            return Pipeline.model_validate({**_SECTION_STUBS, **parts})
     return None
 
 
@@ -138,7 +143,7 @@ class Loaded:
         return is_attached(self.pipeline)
 
 
-TABLES = Path("<dict>")
+TABLES_FILE = Path("<dict>")
 """The name of a pipeline without a file."""
 
 PipelineSource = Path | Mapping[str, Any]
@@ -152,7 +157,7 @@ class UnsoundError(UserError):
     """The problems of a file; `rest` is its valid part, and stubs."""
 
     def __init__(self, problems: Iterable[Problem], rest: Loaded | None) -> None:
-        super().__init__(sorted(problems, key=by_place))
+        super().__init__(sorted(problems, key=make_place_key))
         self.rest = rest
 
 
@@ -173,12 +178,12 @@ def load(source: PipelineSource, overrides: Sequence[Said] = (), **options: Unpa
     """Read a pipeline file, lay `key=value` overrides over it, fill in its `${…}`, and check it. Raises UserError."""
     if isinstance(source, Path):
         return parse(read(source, recorded=options.get("recorded", False)), source, overrides, **options)
-    places = SourceMap.in_tables(source, str(TABLES))
-    return _resolve(*extended(deepcopy(dict(source)), places, TABLES), TABLES, overrides, **options)
+    places = SourceMap.in_tables(source, str(TABLES_FILE))
+    return _resolve(*extended(deepcopy(dict(source)), places, TABLES_FILE), TABLES_FILE, overrides, **options)
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Collect no garbage in this block: to look through the objects of a large plan takes as long as to make it."""
     enabled = gc.isenabled()
     gc.disable()
@@ -189,11 +194,11 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-@uncollected()
+@pause_garbage_collection()
 def parse(text: str, source: Path, overrides: Sequence[Said] = (), **options: Unpack[Options]) -> Loaded:
     """Do what `load` does with the text of a file; `source` is the file that problems are shown to stand in."""
     try:
-        return _resolve(*extended(*tables(text, str(source)), source), source, overrides, **options)
+        return _resolve(*extended(*parse_toml(text, str(source)), source), source, overrides, **options)
     except RecursionError:
         message = "its lists and tables are nested too deeply"
         raise UserError(Problem(message, Where(str(source)))) from None
@@ -232,7 +237,7 @@ def _resolve(
     problems += unknown_hooks(hooks, groups, without, only)
     switches: list[Override] = []
     if not problems:
-        switches += switched_off(hooks, groups, without, only)
+        switches += make_disabling_overrides(hooks, groups, without, only)
     problems += apply(switches, resolved, places)
     list(apply(switches, written, places))
     problems += dict.fromkeys(unresolved.values())
@@ -242,7 +247,7 @@ def _resolve(
     try:
         pipeline, resolved = _validate(resolved)
     except ValidationError as error:
-        result = explain(error, resolved, places, dict(environment_keys(written)))
+        result = explain(error, resolved, places, dict(iter_environment_keys(written)))
         problems += (_with_merge(key, problem, resolved, places) for key, problem in result if key not in unresolved)
         faulty.update(key for key, _ in result)
     understood = pipeline
@@ -256,7 +261,7 @@ def _resolve(
     shown = understood
     if not interpolation.is_public:
         shown = public(resolved, written)
-    unmask(set(variables) - secrets_of(written))
+    remove_masks(set(variables) - find_secrets(written))
     return Loaded(understood, source, places, shown, message, of_python)
 
 
@@ -302,7 +307,7 @@ def _validate(resolved: dict[str, Any]) -> tuple[Pipeline, dict[str, Any]]:
         return Pipeline.model_validate(resolved), resolved
     except ValidationError as error:
         keys = set()
-        for key, details in refusals(error):
+        for key, details in iter_errors_by_key(error):
             if isinstance(details["input"], VariableInt | VariableFloat):
                 keys.add(key)
         if not keys:
@@ -329,7 +334,7 @@ def as_tables(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def components(pipeline: Pipeline, splits: Iterable[str] = SPLITS) -> dict[str, Component]:
+def list_components(pipeline: Pipeline, splits: Iterable[str] = DATA_SPLITS) -> dict[str, Component]:
     """Return all that is made but the hooks, by its key in the file ("model.net"); of the data, those of `splits`."""
     parts: dict[str, Component] = {key_of("model", name): model for name, model in pipeline.models.items()}
     parts |= {key_of("optimizer", name): optimizer for name, optimizer in pipeline.optimizers.items()}
@@ -345,7 +350,7 @@ def key_of(section: str, name: str) -> str:
     return f"{section}.{name}"
 
 
-def trained_by(pipeline: Pipeline, optimizer: str) -> str | None:
+def find_trained_model(pipeline: Pipeline, optimizer: str) -> str | None:
     """Return the name of the model that an optimizer trains; None when it trains all there are."""
     stated = pipeline.optimizers[optimizer].model
     if stated is not None or not isinstance(pipeline.optimizer, dict):
@@ -361,7 +366,7 @@ def share_parameters(pipeline: Pipeline) -> bool:
     return any(section.parameters is not None for section in pipeline.optimizers.values())
 
 
-def wrong_parts(loaded: Loaded) -> Iterator[Problem]:
+def find_part_problems(loaded: Loaded) -> Iterator[Problem]:
     """Yield what does not go together: an optimizer of no model, a model with two, a name that two things bear."""
     pipeline = loaded.pipeline
     place = loaded.places.of
@@ -372,42 +377,42 @@ def wrong_parts(loaded: Loaded) -> Iterator[Problem]:
     takers: dict[str, str] = {}
     for name, section in pipeline.optimizers.items():
         key = key_of("optimizer", name)
-        model = trained_by(pipeline, name)
+        model = find_trained_model(pipeline, name)
         if model is None:
             continue
         if not several:
             hint = "give it a name, [model.net], or write one [optimizer]"
             yield Problem(f'[{key}] trains a model "{model}", and [model] has no name', place(key), hint)
         elif model not in several:
-            at = _place_of_model(section, key, place)
+            at = _find_model_place(section, key, place)
             hint = nearest(model, several) or f'say which it trains: model = "{next(iter(several))}"'
             yield Problem(f'[{key}] trains a model "{model}", and there is none', at, hint)
         elif model in takers and not share_parameters(pipeline):
             message = f'[{key}] and [optimizer.{takers[model]}] train the same model "{model}"'
             yield Problem(message, place(key), "two optimizers of one model share it by their `parameters`")
         takers.setdefault(model, name)
-    yield from _wrong_frozen_models(pipeline, place)
-    yield from _wrong_shares(pipeline.data, place)
+    yield from _find_frozen_model_problems(pipeline, place)
+    yield from _find_share_problems(pipeline.data, place)
     for name in several.keys() & pipeline.hooks.keys():
         message = f'a model and a hook are both called "{name}", and a checkpoint could not tell their weights apart'
         yield Problem(message, place(f"hooks.{name}"))
 
 
-def _place_of_model(optimizer: OptimizerSection, key: str, place: Locate) -> Where:
+def _find_model_place(optimizer: OptimizerSection, key: str, place: Locate) -> Where:
     """Return where the table of an optimizer, whose key this is, says which model it trains."""
     if optimizer.model:
         return place(f"{key}.model")
     return place(key)
 
 
-def _wrong_frozen_models(pipeline: Pipeline, place: Locate) -> Iterator[Problem]:
+def _find_frozen_model_problems(pipeline: Pipeline, place: Locate) -> Iterator[Problem]:
     """Yield the optimizers of a frozen model; and the first frozen model where no other one is left to train."""
     frozen = pipeline.frozen_models
     for name, section in pipeline.optimizers.items():
-        model = trained_by(pipeline, name)
+        model = find_trained_model(pipeline, name)
         if model in frozen:
             key = key_of("optimizer", name)
-            at = _place_of_model(section, key, place)
+            at = _find_model_place(section, key, place)
             message = f'[{key}] trains the model "{model}", which is frozen'
             yield Problem(message, at, "leave the optimizer out, or frozen = true")
     if frozen and len(frozen) == len(pipeline.models):
@@ -417,7 +422,7 @@ def _wrong_frozen_models(pipeline: Pipeline, place: Locate) -> Iterator[Problem]
         yield Problem(message, place(f"{key}.frozen"), hint)
 
 
-def _wrong_shares(data: DataSection, place: Locate) -> Iterator[Problem]:
+def _find_share_problems(data: DataSection, place: Locate) -> Iterator[Problem]:
     """Yield the names in `data.mix` that no training set has, and the training sets that are not there."""
     if data.mix is None:
         return
@@ -434,7 +439,7 @@ def _wrong_shares(data: DataSection, place: Locate) -> Iterator[Problem]:
 
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
     """Return a problem for each component that is not there."""
-    parts = _components(loaded.pipeline)
+    parts = _list_all_components(loaded.pipeline)
     place = loaded.places.of
     result = (missing(part.use, base, place(f"{key}.use"), registry_of(key)) for key, part in parts.items())
     return [*filter(None, result)]
@@ -444,15 +449,15 @@ def missing_objects(loaded: Loaded) -> list[Problem]:
     """Return a problem for each component and hook that was an object of a program which is not this one."""
     if loaded.is_attached:
         return [no_loop(loaded.places.of("run"))]
-    uses = {key: part.use for key, part in _components(loaded.pipeline).items()}
+    uses = {key: part.use for key, part in _list_all_components(loaded.pipeline).items()}
     uses |= {f"hooks.{name}": hook.use for name, hook in loaded.pipeline.hooks.items()}
     result = (_missing_object(use, loaded.places.of(f"{key}.use")) for key, use in uses.items())
     return [*filter(None, result)]
 
 
-def _components(pipeline: Pipeline) -> dict[str, Component]:
+def _list_all_components(pipeline: Pipeline) -> dict[str, Component]:
     """Return all that is made but the hooks, parts of loaders included, by its key."""
-    parts = components(pipeline)
+    parts = list_components(pipeline)
     loaders = {}
     for key, part in parts.items():
         if isinstance(part, DataSource) and part.loader:
@@ -467,7 +472,7 @@ def missing(use: str, base: Path, where: Where | None, registry: Registry | None
         return None
     if is_object(use):
         return _missing_object(use, where)
-    problem = (registry and registry.ambiguity(use, where)) or missing_extra(registry, use, where)
+    problem = (registry and registry.find_ambiguity(use, where)) or missing_extra(registry, use, where)
     if problem:
         return problem
     try:
@@ -498,7 +503,7 @@ def _missing_object(use: str, where: Where | None) -> Problem | None:
 def _names(file: Path) -> set[str] | None:
     """Return what a module defines at its top level; None where only running it would tell."""
     try:
-        names = {name for name, _ in bindings_in(parse_file(file))}
+        names = {name for name, _ in iter_bindings(parse_file(file))}
     except (OSError, SyntaxError, RecursionError):
         return None  # what is wrong with it, importing it tells better
     if names & {"*", "__getattr__"}:

@@ -8,12 +8,19 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from hookflow.errors import SHOWN, Problem, nearest, nearest_or_all
+from hookflow.errors import MAX_SHOWN_PROBLEMS, Problem, nearest, nearest_or_all
 from hookflow.pipeline.schema import Pipeline
-from hookflow.pipeline.source_map import Key, SourceMap, as_toml, dotted
+from hookflow.pipeline.source_map import Key, SourceMap, as_toml, format_key
 
-_TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "array": "list", "object": "table"}
-_SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+_TYPE_WORDS = {
+    "integer": "int",
+    "number": "float",
+    "string": "str",
+    "boolean": "bool",
+    "array": "list",
+    "object": "table",
+}
+_BOUND_SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
 def type_words(schema: Mapping[str, Any], definitions: Mapping[str, Mapping[str, Any]] | None = None) -> str:
@@ -37,7 +44,7 @@ def type_words(schema: Mapping[str, Any], definitions: Mapping[str, Mapping[str,
         case {"type": "object", "patternProperties": _} | {"type": "object", "additionalProperties": {"$ref": _}}:
             return "tables by name"
         case {"type": str(kind)}:
-            words = _TYPES.get(kind, "")
+            words = _TYPE_WORDS.get(kind, "")
             bounds = _bounds_in_words(kind, schema)
             return f"{words} {bounds}".strip()
     return ""
@@ -48,14 +55,14 @@ def _bounds_in_words(kind: str, schema: Mapping[str, Any]) -> str:
     if kind not in ("integer", "number"):
         return ""
     bounds = []
-    for name, sign in _SIGNS.items():
+    for name, sign in _BOUND_SIGNS.items():
         if name in schema:
             bounds.append(f"{sign} {schema[name]:g}")
     return ", ".join(bounds)
 
 
 _BOOL = "true or false"
-_KINDS = {
+_ERROR_TYPE_WORDS = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "an integer"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), _BOOL),
@@ -63,16 +70,16 @@ _KINDS = {
     **dict.fromkeys(("dict_type", "model_type"), "a table"),
     "string_type": "a string",
 }
-_BOUNDS = {
+_BOUND_WORDS = {
     "greater_than_equal": ("at least", "ge"),
     "greater_than": ("above", "gt"),
     "less_than_equal": ("at most", "le"),
     "less_than": ("below", "lt"),
 }
-NOTHING: Mapping[Key, str] = {}
-_TAGS = ("<name>", "<table>", "<list>", "<one>", "<several>", "[key]")
-_MEMBERS = ("bool", "int", "float")
-_EXAMPLES = {
+NO_TEXTS: Mapping[Key, str] = {}
+_UNION_TAGS = ("<name>", "<table>", "<list>", "<one>", "<several>", "[key]")
+_MEMBER_TYPES = ("bool", "int", "float")
+_SECTION_EXAMPLES = {
     "run": '[run] with name = "…" and max_epochs = …',
     "model": '[model] with use = "package.module:Name"',
     "optimizer": '[optimizer] with use = "torch.optim:SGD"',
@@ -82,21 +89,21 @@ _EXAMPLES = {
 
 
 def explain(
-    error: ValidationError, tree: Mapping[str, Any], places: SourceMap, written: Mapping[Key, str] = NOTHING
+    error: ValidationError, tree: Mapping[str, Any], places: SourceMap, written: Mapping[Key, str] = NO_TEXTS
 ) -> list[tuple[Key, Problem]]:
     """Return a problem for each error, by the key that is at fault. `tree` is what was validated.
 
     Values of the environment are shown as `written`, by key: it may be a secret.
     """
     result = []
-    for key, details in islice(refusals(error), 2 * SHOWN):
+    for key, details in islice(iter_errors_by_key(error), 2 * MAX_SHOWN_PROBLEMS):
         match details["type"]:
             case "extra_forbidden":
                 message, hint = _unknown(key, details["input"])
             case "missing":
                 message, hint = _missing(key, tree)
             case _:
-                message, hint = wrong_value(details, dotted(key), written.get(key, ""))
+                message, hint = describe_value_problem(details, format_key(key), written.get(key, ""))
         value = details["input"]
         is_text_for_table = details["type"] == "model_type" and isinstance(value, str)
         if is_text_for_table and key not in written and "use" in _keys_at(key):
@@ -105,7 +112,7 @@ def explain(
     return result
 
 
-def refusals(error: ValidationError) -> Iterator[tuple[Key, ErrorDetails]]:
+def iter_errors_by_key(error: ValidationError) -> Iterator[tuple[Key, ErrorDetails]]:
     """Yield an error for each key that is at fault; those of a union's members are one, with the choices of all."""
     for key, errors in groupby(error.errors(include_url=False), key_of):
         members = [*errors]
@@ -114,7 +121,7 @@ def refusals(error: ValidationError) -> Iterator[tuple[Key, ErrorDetails]]:
             yield key, members[0]
             continue
         details = of_choices[0]
-        kinds = [_KINDS.get(each["type"]) for each in members]
+        kinds = [_ERROR_TYPE_WORDS.get(each["type"]) for each in members]
         if _BOOL in kinds:
             details["ctx"]["expected"] += ", true, false"
         yield key, details
@@ -122,33 +129,33 @@ def refusals(error: ValidationError) -> Iterator[tuple[Key, ErrorDetails]]:
 
 def key_of(details: ErrorDetails) -> Key:
     """Return the key that an error is about, without the member of a union that refuses its value."""
-    key = tuple(str(part) for part in details["loc"] if part not in _TAGS)
+    key = tuple(str(part) for part in details["loc"] if part not in _UNION_TAGS)
     last = ""
     if key:
         last = key[-1]
-    is_member = last.startswith("literal[") or (last in _MEMBERS and details["type"].startswith(f"{last}_"))
+    is_member = last.startswith("literal[") or (last in _MEMBER_TYPES and details["type"].startswith(f"{last}_"))
     if is_member:
         return key[:-1]
     return key
 
 
-def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[str, str]:
+def describe_value_problem(details: ErrorDetails, name: str, written: str = "") -> tuple[str, str]:
     """Return what is wrong with the value of `name`, and a hint; `written` replaces a value of the environment."""
     value = details["input"]
     context = details.get("ctx", {})
     if written:
         shown = f"the value of {written}"
     else:
-        shown = _shown(value)
+        shown = _format_value(value)
     match details["type"]:
-        case kind if kind in _KINDS:
-            message = f"{name} must be {_KINDS[kind]}, not {shown}"
+        case kind if kind in _ERROR_TYPE_WORDS:
+            message = f"{name} must be {_ERROR_TYPE_WORDS[kind]}, not {shown}"
             if not written:
-                return message, _mend(kind, value)
+                return message, _suggest_value(kind, value)
             is_text = kind == "string_type"
             return message, "quotes in the variable make it a text: NAME='\"12\"'" if is_text else ""
-        case kind if kind in _BOUNDS:
-            words, bound = _BOUNDS[kind]
+        case kind if kind in _BOUND_WORDS:
+            words, bound = _BOUND_WORDS[kind]
             return f"{name} must be {words} {context[bound]}, not {shown}", ""
         case _ if written:
             return f"{name} cannot be {shown}", ""
@@ -169,7 +176,7 @@ def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[st
 def _nearest_choice(value: Any, choices: str) -> str:
     """Return a hint for a value that is none of the choices, which are quoted, with commas between."""
     if "true" in choices:
-        mended = _mend("bool_type", value)
+        mended = _suggest_value("bool_type", value)
         if mended:
             return mended
     return nearest(str(value), [choice.strip('"') for choice in choices.split(", ")])
@@ -180,7 +187,7 @@ def _unknown(key: Key, value: Any) -> tuple[str, str]:
     known = _keys_at(tuple(table))
     if not table:
         if isinstance(value, dict | list):
-            kind = f"section [{dotted(key)}]"
+            kind = f"section [{format_key(key)}]"
         else:
             kind = f'key "{name}"'
         of_run = name in _keys_at(("run",))
@@ -196,8 +203,8 @@ def _unknown(key: Key, value: Any) -> tuple[str, str]:
 
 def _missing(key: Key, tree: Mapping[str, Any]) -> tuple[str, str]:
     *table, name = key
-    if name in _EXAMPLES:
-        return f"the section [{'.'.join(key)}] is missing", f"add {_EXAMPLES[name]}"
+    if name in _SECTION_EXAMPLES:
+        return f"the section [{'.'.join(key)}] is missing", f"add {_SECTION_EXAMPLES[name]}"
     hint = ""
     if len(key) == 3 and key[0] == "hooks":
         hint = nearest(key[1], set(tree["hooks"]) - {key[1]}) or 'e.g. use = "ema"'
@@ -207,8 +214,8 @@ def _missing(key: Key, tree: Mapping[str, Any]) -> tuple[str, str]:
 def _table(path: list[str]) -> str:
     in_list = any(part.isdecimal() for part in path)
     if in_list:
-        return dotted(tuple(path))
-    return f"[{dotted(tuple(path))}]"
+        return format_key(tuple(path))
+    return f"[{format_key(tuple(path))}]"
 
 
 def _keys_at(path: Key) -> list[str]:
@@ -234,7 +241,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     match value:
         case bool():
             return str(value).lower()
@@ -252,11 +259,11 @@ def _shown(value: Any) -> str:
             return "a table"
 
 
-def _mend(kind: str, value: Any) -> str:
+def _suggest_value(kind: str, value: Any) -> str:
     """Return how to write a value that is right but for its shape."""
     if not isinstance(value, str):
         return ""
-    wanted = _KINDS[kind]
+    wanted = _ERROR_TYPE_WORDS[kind]
     is_quoted_bool = wanted == _BOOL and value in ("true", "false")
     is_quoted_integer = wanted == "an integer" and value.isdecimal()
     if is_quoted_bool or is_quoted_integer:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from pydantic import ValidationError
 
-from hookflow.errors import SHOWN, Problem, nearest
+from hookflow.errors import MAX_SHOWN_PROBLEMS, Problem, nearest
 from hookflow.pipeline.layers import read_value
 from hookflow.pipeline.problems import key_of
 from hookflow.pipeline.schema import Pipeline
@@ -18,13 +18,13 @@ from hookflow.pipeline.source_map import Key, SourceMap, walk
 MOST_MADE = 1_000_000
 """Characters and entries that references may put in their places. A few lines could double them with each line."""
 
-ENVIRONMENT = "env:"
+ENVIRONMENT_PREFIX = "env:"
 """How the name of a reference begins that is a variable of the environment."""
 
-FOLD = "fold"
+FOLD_REFERENCE = "fold"
 """The reference to the number of the fold."""
 
-_REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)(?P<end>\}?)")
+_REFERENCE_PATTERN = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)(?P<end>\}?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ def interpolate(tree: dict[str, Any], places: SourceMap, environ: Mapping[str, s
     resolver = _Resolver(tree, places, environ)
     pair = resolver.resolve(tree, ())
     variables: dict[str, None] = {}
-    for _, text in environment_keys(tree):
-        variables |= dict.fromkeys(variables_of(text))
+    for _, text in iter_environment_keys(tree):
+        variables |= dict.fromkeys(list_variables(text))
     if environ is None:
         resolved = pair.written
     else:
@@ -62,10 +62,14 @@ def interpolate(tree: dict[str, Any], places: SourceMap, environ: Mapping[str, s
     return Interpolation(resolved, pair.written, resolver.problems, list(variables))
 
 
-def variables_of(text: str) -> list[str]:
+def list_variables(text: str) -> list[str]:
     """Return the variables of the environment that a string of a pipeline refers to."""
-    names = ((match["name"] or "").strip() for match in _REFERENCE.finditer(text))
-    return [name.removeprefix(ENVIRONMENT).partition(":-")[0] for name in names if name.startswith(ENVIRONMENT)]
+    names = ((match["name"] or "").strip() for match in _REFERENCE_PATTERN.finditer(text))
+    return [
+        name.removeprefix(ENVIRONMENT_PREFIX).partition(":-")[0]
+        for name in names
+        if name.startswith(ENVIRONMENT_PREFIX)
+    ]
 
 
 class VariableInt(int):
@@ -90,16 +94,16 @@ NAMING_KEYS = frozenset(
 """Keys whose values name classes, points, slots, hooks, triggers or metrics, which are no secrets."""
 
 
-def secrets_of(tree: Any) -> set[str]:
+def find_secrets(tree: Any) -> set[str]:
     """Return the variables that may be secrets: each that stands at a key which does not name anything.
 
     `tree` has the references to the environment. An entry of a list has the key of its list.
     """
     result = set()
-    for key, text in environment_keys(tree):
+    for key, text in iter_environment_keys(tree):
         names = [part for part in key if not part.isdecimal()]
         if not names or names[-1] not in NAMING_KEYS:
-            result.update(variables_of(text))
+            result.update(list_variables(text))
     return result
 
 
@@ -205,9 +209,9 @@ class _Resolver:
                 self._fail(circle[0], f"{names} refers to itself")
             self._within.append(path)
             try:
-                whole = _REFERENCE.fullmatch(text)
+                whole = _REFERENCE_PATTERN.fullmatch(text)
                 if whole and whole["name"] is not None:
-                    return self._look_up(whole, path)
+                    return self._resolve_reference(whole, path)
                 return self._fill_in(text, path)
             finally:
                 self._within.pop()
@@ -221,7 +225,7 @@ class _Resolver:
         values: list[str] = []
         written: list[str] = []
         end = 0
-        for match in _REFERENCE.finditer(text):
+        for match in _REFERENCE_PATTERN.finditer(text):
             before = text[end : match.start()]
             part = self._resolve_part(match, path)
             values += [before, part.value]
@@ -235,9 +239,9 @@ class _Resolver:
         """Return the two texts of a reference within a string."""
         if match["name"] is None:
             return _ResolvedValue("${", match.group())
-        target = self._look_up(match, path)
+        target = self._resolve_reference(match, path)
         name = match["name"].strip()
-        if name.startswith(ENVIRONMENT):
+        if name.startswith(ENVIRONMENT_PREFIX):
             if self._environ is None:
                 return target
             return _ResolvedValue(self._text_of_variable(name, self._environ), target.written)
@@ -253,23 +257,23 @@ class _Resolver:
             return str(value).lower()
         return str(value)
 
-    def _look_up(self, match: re.Match[str], path: Key) -> _ResolvedValue:
+    def _resolve_reference(self, match: re.Match[str], path: Key) -> _ResolvedValue:
         """Return what a reference stands for."""
         name = match["name"].strip()
         self._count(len(match.group()), path)
         if not name or not match["end"]:
             self._fail(path, f"{match.group()} is no reference", "write ${section.key} or ${env:NAME:-default}")
-        if name.startswith(ENVIRONMENT):
+        if name.startswith(ENVIRONMENT_PREFIX):
             if self._environ is None:
                 return _ResolvedValue(match.group(), match.group())
-            variable, has_default, _ = name.removeprefix(ENVIRONMENT).partition(":-")
+            variable, has_default, _ = name.removeprefix(ENVIRONMENT_PREFIX).partition(":-")
             if variable not in self._environ and not has_default:
                 hint = f"set it, or give a default: ${{env:{variable}:-…}}"
                 self._fail(path, f'the environment variable "{variable}" is not set', hint)
             value = read_variable(self._text_of_variable(name, self._environ))
             return _ResolvedValue(value, match.group())
-        if name == FOLD:
-            return self._look_up_fold(path)
+        if name == FOLD_REFERENCE:
+            return self._resolve_fold(path)
         target: Any = self._tree
         key = tuple(name.split("."))
         for part in key:
@@ -281,7 +285,7 @@ class _Resolver:
                 self._fail(path, f'${{{name}}}: the pipeline sets no key "{name}"', self._nearest_key(name))
         return self.resolve(target, key)
 
-    def _look_up_fold(self, path: Key) -> _ResolvedValue:
+    def _resolve_fold(self, path: Key) -> _ResolvedValue:
         """Return the number of the fold: `run.fold`, or the first one where `[sweep]` has folds."""
         run = self._tree.get("run")
         if isinstance(run, dict) and "fold" in run:
@@ -292,13 +296,13 @@ class _Resolver:
         return self._fail(path, "${fold}: there are no folds", "write folds = 5 in [sweep], or a number as run.fold")
 
     def _nearest_key(self, name: str) -> str:
-        if len(self.problems) >= SHOWN:  # each looks through all keys
+        if len(self.problems) >= MAX_SHOWN_PROBLEMS:  # each looks through all keys
             return ""
         return nearest(name, [".".join(key) for key, _ in walk(self._tree) if key])
 
     def _text_of_variable(self, name: str, environ: Mapping[str, str]) -> str:
         """Return the characters of a variable, or of its default."""
-        variable, _, default = name.removeprefix(ENVIRONMENT).partition(":-")
+        variable, _, default = name.removeprefix(ENVIRONMENT_PREFIX).partition(":-")
         return environ.get(variable) or default
 
     def _count(self, made: int, path: Key) -> None:
@@ -315,7 +319,7 @@ class _Resolver:
 
 def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
     """Return the valid pipeline of `resolved` with the references to the environment that `written` has."""
-    left = dict(environment_keys(written))
+    left = dict(iter_environment_keys(written))
     while True:
         try:
             return Pipeline.model_validate(written)
@@ -334,9 +338,9 @@ def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
                 table[int(key[-1]) if isinstance(table, list) else key[-1]] = escape(_inside(value, key[-1]))
 
 
-def environment_keys(tree: Any) -> Iterator[tuple[Key, str]]:
+def iter_environment_keys(tree: Any) -> Iterator[tuple[Key, str]]:
     """Yield the key of each string that refers to the environment, and the string."""
-    return ((key, value) for key, value in walk(tree) if isinstance(value, str) and variables_of(value))
+    return ((key, value) for key, value in walk(tree) if isinstance(value, str) and list_variables(value))
 
 
 def _inside(tree: Any, part: str) -> Any:

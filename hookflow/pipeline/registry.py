@@ -21,7 +21,7 @@ def missing_package(
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class OfferedEntry:
     """An offer of an installed package: its short name, where it stands, and the package with its version."""
 
     name: str
@@ -30,16 +30,16 @@ class Offered:
 
 
 @cache
-def installed(group: str) -> dict[str, tuple[Offered, ...]]:
+def list_installed(group: str) -> dict[str, tuple[OfferedEntry, ...]]:
     """Return what the installed packages offer in a group of entry points, by name; nothing of it is imported."""
     from importlib.metadata import entry_points  # slow, and a pipeline of built-in names needs none
 
-    result: dict[str, tuple[Offered, ...]] = {}
+    result: dict[str, tuple[OfferedEntry, ...]] = {}
     for point in sorted(entry_points(group=group), key=lambda point: (point.name, point.value)):
         package = "a package"
         if point.dist:
             package = f"{point.dist.name} {point.dist.version}"
-        offered = Offered(point.name, point.value, package)
+        offered = OfferedEntry(point.name, point.value, package)
         result[point.name] = (*result.get(point.name, ()), offered)
     return result
 
@@ -55,22 +55,22 @@ class Registry:
     built_in: Mapping[str, str] = field(default_factory=dict)
     """Where each built-in name stands, as "package.module:Name"."""
 
-    def offered(self) -> list[Offered]:
+    def offered(self) -> list[OfferedEntry]:
         """Return all that installed packages offer."""
-        offers: list[Offered] = []
-        for of_name in installed(self.group).values():
+        offers: list[OfferedEntry] = []
+        for of_name in list_installed(self.group).values():
             offers += of_name
         return offers
 
     def names(self) -> list[str]:
         """Return every short name, the built-in ones first."""
-        return [*{**self.built_in, **installed(self.group)}]
+        return [*{**self.built_in, **list_installed(self.group)}]
 
     def short_names(self, use: str) -> Mapping[str, str]:
         """Return the short names that `use` may be one of, each with the place that it means."""
         if ":" in use or use in self.built_in:
             return self.built_in
-        offers = installed(self.group)
+        offers = list_installed(self.group)
         places = {}
         for name, packages in offers.items():
             if len(packages) == 1:
@@ -82,33 +82,33 @@ class Registry:
         """Return the place that `use` means, "package.module:Name", whichever way it is written."""
         return self.short_names(use).get(use, use)
 
-    def ambiguity(self, use: str, where: Where | None) -> Problem | None:
+    def find_ambiguity(self, use: str, where: Where | None) -> Problem | None:
         """Return what is wrong with a short name that several packages offer; None for any other."""
         if ":" in use or use in self.built_in:
             return None
-        offers = installed(self.group).get(use, ())
+        offers = list_installed(self.group).get(use, ())
         if len(offers) < 2:
             return None
         message = f'"{use}" is ambiguous: {len(offers)} {self.kind}s of installed packages match'
         choices = [f'"{offer.use}" ({offer.package})' for offer in offers]
         return Problem(message, where, f"write {' or '.join(choices)}")
 
-    def clash(self, offered: Offered) -> str:
+    def clash(self, offered: OfferedEntry) -> str:
         """Say that an offered name means something else, or several things; an empty string when it does not."""
         if offered.name in self.built_in:
             return f'hidden by the built-in {self.kind} of that name; write use = "{offered.use}"'
-        if self.ambiguity(offered.name, None):
+        if self.find_ambiguity(offered.name, None):
             return f'several packages offer that name; write use = "{offered.use}"'
         return ""
 
     def find(self, use: str, base: Path, where: Where | None) -> Any:
         """Return what `use` names, as `refer` does. Raises UserError when there is no such thing, or several."""
-        from hookflow.pipeline.use import refer  # and with it pydantic, which `--help` does without
+        from hookflow.pipeline.use import resolve_use  # and with it pydantic, which `--help` does without
 
-        problem = self.ambiguity(use, where)
+        problem = self.find_ambiguity(use, where)
         if problem:
             raise UserError(problem)
-        return refer(use, base, where, self.short_names(use))
+        return resolve_use(use, base, where, self.short_names(use))
 
 
 HOOKS = Registry(
@@ -158,12 +158,12 @@ HOOKS = Registry(
         "whiten": "hookflow.zoo.hooks:Whiten",
     },
 )
-MODELS = Registry("model", "hookflow.models")
-TASKS = Registry("task", "hookflow.tasks")
-DATA = Registry(
+MODEL_REGISTRY = Registry("model", "hookflow.models")
+TASK_REGISTRY = Registry("task", "hookflow.tasks")
+DATA_REGISTRY = Registry(
     "data source", "hookflow.data", {"cifar10": "hookflow.zoo.cifar10:cifar10", "circle": "hookflow.zoo.circle:Circle"}
 )
-WRITERS = Registry(
+WRITER_REGISTRY = Registry(
     "writer",
     "hookflow.writers",
     {
@@ -174,7 +174,7 @@ WRITERS = Registry(
         "wandb": "hookflow.writers:WandbWriter",
     },
 )
-COMPONENTS = (MODELS, DATA, TASKS, WRITERS)
+REGISTRIES = (MODEL_REGISTRY, DATA_REGISTRY, TASK_REGISTRY, WRITER_REGISTRY)
 
 
 def registry_of(key: str) -> Registry | None:
@@ -182,11 +182,11 @@ def registry_of(key: str) -> Registry | None:
     part, _, rest = key.partition(".")
     if ".loader" in rest:
         return None
-    return {"model": MODELS, "data": DATA, "task": TASKS, "writers": WRITERS}.get(part)
+    return {"model": MODEL_REGISTRY, "data": DATA_REGISTRY, "task": TASK_REGISTRY, "writers": WRITER_REGISTRY}.get(part)
 
 
 def missing_extra(registry: Registry | None, use: str, where: Where | None) -> Problem | None:
     """Return the problem that a built-in writer needs the package of its own name; None where it is installed."""
-    if registry is not WRITERS or use not in ("mlflow", "tensorboard", "trackio", "wandb"):
+    if registry is not WRITER_REGISTRY or use not in ("mlflow", "tensorboard", "trackio", "wandb"):
         return None
     return missing_package(f'the writer "{use}"', use, use, where)

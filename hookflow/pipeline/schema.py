@@ -19,8 +19,8 @@ from hookflow.pipeline.components import (
     OneOrSeveral,
     OptimizerSection,
     Section,
-    excludes,
-    refuses,
+    make_exclusion_validator,
+    make_value_validator,
     shape,
 )
 from hookflow.pipeline.values import (
@@ -151,22 +151,26 @@ class RunSection(Section):
         """Whether learning rates are to follow the batch size, and it never changes."""
         return self.scale_lr is not None and not self.accumulate.changes and not data.changes_batch_size
 
-    _nothing_chosen_by_its_speed = refuses(
+    _nothing_chosen_by_its_speed = make_value_validator(
         "deterministic",
         where=lambda deterministic, before: deterministic and before.get("compile") == "max-autotune",
         message='compile = "max-autotune" chooses kernels by their speed, which differs from run to run',
     )
-    _nothing_tried_out = excludes(
+    _nothing_tried_out = make_exclusion_validator(
         "cudnn_benchmark",
         "deterministic",
         "a deterministic run tries nothing out; keep either deterministic or cudnn_benchmark",
     )
 
-    _one_limit = excludes("overfit", "limit_train", "overfit takes the place of limit_train; keep one of them")
-    _no_limit = excludes("overfit", "limit_val", "overfit takes the place of limit_val; keep one of them")
+    _one_limit = make_exclusion_validator(
+        "overfit", "limit_train", "overfit takes the place of limit_train; keep one of them"
+    )
+    _no_limit = make_exclusion_validator(
+        "overfit", "limit_val", "overfit takes the place of limit_val; keep one of them"
+    )
 
     @model_validator(mode="after")
-    def _some_length(self) -> Self:
+    def _check_length(self) -> Self:
         if self.max_epochs is None and self.max_iters is None:
             raise ValueError("no length is given; write max_epochs = 8, or max_iters = 30_000")
         if self.min_epochs and self.max_epochs and self.min_epochs > self.max_epochs:
@@ -203,17 +207,17 @@ class DistributedSection(Section):
     sync_batch_norm: bool = False
     """Replace batch norms by `torch.nn.SyncBatchNorm`, whose statistics are those of all processes; requires a GPU."""
 
-    _of_shares = refuses(
+    _of_shares = make_value_validator(
         "units",
         where=lambda units, before: units and before.get("strategy") == "ddp",
         message='units are for strategy = "fsdp"; with "ddp" each process has the whole model',
     )
-    _of_shards = refuses(
+    _of_shards = make_value_validator(
         "replicas",
         where=lambda replicas, before: replicas > 1 and before.get("strategy") == "ddp",
         message='replicas are for strategy = "fsdp"; with "ddp" each process has a copy of the model',
     )
-    _of_ddp = refuses(
+    _of_ddp = make_value_validator(
         *("find_unused_parameters", "static_graph", "gradient_as_bucket_view"),
         where=lambda wanted, before: wanted and before.get("strategy") == "fsdp",
         message='{field} is for strategy = "ddp"',
@@ -231,7 +235,7 @@ class DistributedSection(Section):
         return tensor_parallel
 
 
-TYPE = "type:"
+TYPE_PREFIX = "type:"
 """How an entry of `modules` begins that is a class, and no glob over names."""
 
 ModuleStage = Literal["train", "val", "test"]
@@ -343,7 +347,7 @@ class SweepSection(Section):
         return self
 
     @model_validator(mode="after")
-    def _folds_of_their_own(self) -> Self:
+    def _check_folds(self) -> Self:
         if self.folds is None:
             return self
         if self.optuna:
@@ -368,7 +372,7 @@ class NotifySection(Section):
     """Occasions of a message: "end", "failure", "stall", "best" (a new best value), "warning"."""
 
     @model_validator(mode="after")
-    def _somewhere(self) -> Self:
+    def _check_destination(self) -> Self:
         if not self.to and self.command is None:
             raise ValueError('nothing is sent anywhere; write to = ["ntfys://ntfy.sh/topic"], or a command')
         return self
@@ -492,7 +496,7 @@ class HookNode(Firing, _Node):
     timeout: SecondsField | None = Field(default=None, examples=["30s"])
     """How long a firing of an offloaded hook may take until it is given up, and treated as `on_error` says."""
 
-    _over_a_budget = refuses(
+    _over_a_budget = make_value_validator(
         "over_budget",
         where=lambda _, before: not before.get("budget"),
         message='there is no budget that the hook could be over; write budget = "1%"',
@@ -545,27 +549,27 @@ class Pipeline(Section):
     hooks: dict[HookName, HookNode] = Field(default={})
     """The hooks by name; their order here decides where nothing else does."""
 
-    _test_has_data = refuses(
+    _test_has_data = make_value_validator(
         "data",
         where=lambda data, before: "run" in before and before["run"].test and data.test is None,
         message="run.test is on, but there is no [data.test]",
     )
-    _fold_is_one_of_them = refuses(
+    _fold_is_one_of_them = make_value_validator(
         "sweep",
         where=lambda sweep, before: _is_beyond_folds(sweep, before.get("run")),
         message="run.fold counts from 0, and has to be below sweep.folds",
     )
-    _same_batches_in_each_epoch = refuses(
+    _same_batches_in_each_epoch = make_value_validator(
         "data",
         where=lambda data, before: "run" in before and before["run"].overfit is not None and data.changes_batch_size,
         message="run.overfit trains on the same batches in each epoch, and batch_size changes; give it one number",
     )
-    _rate_follows_a_change = refuses(
+    _rate_follows_a_change = make_value_validator(
         "data",
         where=lambda data, before: "run" in before and before["run"].scales_nothing(data),
         message="run.scale_lr is for a batch_size or run.accumulate that changes, and neither does",
     )
-    _gathered_weights_serve_training = refuses(
+    _gathered_weights_serve_training = make_value_validator(
         "distributed",
         where=lambda section, before: "run" in before and before["run"].inference_mode and section.strategy == "fsdp",
         message='with strategy = "fsdp" training uses what an evaluation gathers; leave run.inference_mode out',

@@ -15,11 +15,11 @@ from hookflow.errors import Where
 Key = tuple[str, ...]
 """The way to a value: keys, and indices of lists as text."""
 
-_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-_COMMA = re.compile(rf"{_BLANK.pattern},?{_BLANK.pattern}")
+_BLANK_PATTERN = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_COMMA_PATTERN = re.compile(rf"{_BLANK_PATTERN.pattern},?{_BLANK_PATTERN.pattern}")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _STRING = re.compile(r'"""(?:\\.|[^\\])*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:\\.|[^"\\])*"' r"|'[^']*'", re.DOTALL)
-_PLAIN = re.compile(r"\d{4}-\d\d-\d\d \d\d:[^\s,\]}#]*|[^\s,\]}#]+")
+_PLAIN_VALUE_PATTERN = re.compile(r"\d{4}-\d\d-\d\d \d\d:[^\s,\]}#]*|[^\s,\]}#]+")
 
 
 def walk(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -52,16 +52,16 @@ class SourceMap:
     """The place of every key of a pipeline: a line of its file or of one that it extends, or what overrides it."""
 
     def __init__(self, source: str) -> None:
-        self._top = _Node(Where(source))
+        self._top = _PlaceNode(Where(source))
 
     @classmethod
     def in_text(cls, text: str, source: str) -> Self:
         """Return the places of all keys in a valid TOML text; `source` is the name to show for it."""
         places = cls(source)
         breaks = [-1, *(match.start() for match in re.finditer("\n", text))]
-        for key, at in _Outline(text).walk():
+        for key, at in _TomlScanner(text).walk():
             line = bisect(breaks, at - 1)
-            places._top.reach(key, Where(source, line, at - breaks[line - 1]))
+            places._top.find_or_add(key, Where(source, line, at - breaks[line - 1]))
         return places
 
     @classmethod
@@ -69,7 +69,7 @@ class SourceMap:
         """Return the places of all keys of tables that were given as such: each stands in `source`, on no line."""
         places = cls(source)
         for key, _ in walk(tables):
-            places._top.reach(key, Where(source))
+            places._top.find_or_add(key, Where(source))
         return places
 
     def of(self, key: str | Sequence[str | int]) -> Where:
@@ -83,43 +83,43 @@ class SourceMap:
 
     def put(self, key: Key, where: Where) -> None:
         """Say that `key` and all below it come from `where` now, and whatever encloses it if it is new."""
-        self._top.reach(key[:-1], where).below[key[-1]] = _Node(where)
+        self._top.find_or_add(key[:-1], where).below[key[-1]] = _PlaceNode(where)
 
     def take(self, key: Key, other: "SourceMap") -> None:
         """Say that `key` and all below it come from where `other` says now, and whatever encloses it if it is new."""
         theirs = other._top
         for part in key:
             theirs = theirs.below[part]
-        self._top.reach(key[:-1], theirs.where).below[key[-1]] = theirs
+        self._top.find_or_add(key[:-1], theirs.where).below[key[-1]] = theirs
 
 
 @dataclass(slots=True)
-class _Node:
+class _PlaceNode:
     """Where a key stands, and the keys below it."""
 
     where: Where
-    below: "dict[str, _Node]" = field(default_factory=dict)
+    below: "dict[str, _PlaceNode]" = field(default_factory=dict)
 
-    def reach(self, key: Key, where: Where) -> "_Node":
+    def find_or_add(self, key: Key, where: Where) -> "_PlaceNode":
         """Return the place of a key below this one; what is new on the way stands at `where`."""
         place = self
         for part in key:
             if part not in place.below:
-                place.below[part] = _Node(where)
+                place.below[part] = _PlaceNode(where)
             place = place.below[part]
         return place
 
 
 def split_key(text: str) -> tuple[Key, str]:
     """Split `a."b".0 = rest` into the key and what follows the equals sign. Raises ValueError if it is none."""
-    outline = _Outline(text)
+    outline = _TomlScanner(text)
     key = tuple(name for name, _ in outline.names())
     if not outline.take("="):
         raise ValueError(text)
     return key, text[outline.at :].strip()
 
 
-def dotted(key: Key) -> str:
+def format_key(key: Key) -> str:
     """Return the key as one may write it: the inverse of `split_key`."""
     return ".".join(part if _BARE_KEY.fullmatch(part) else as_toml(part) for part in key)
 
@@ -128,7 +128,7 @@ def as_toml(value: Any) -> str:
     """Return a plain value in one line of TOML; "null" for None, which TOML does not have."""
     match value:
         case Mapping():
-            pairs = ", ".join(f"{dotted((str(key),))} = {as_toml(item)}" for key, item in value.items())
+            pairs = ", ".join(f"{format_key((str(key),))} = {as_toml(item)}" for key, item in value.items())
             if pairs:
                 return f"{{ {pairs} }}"
             return "{}"
@@ -143,7 +143,7 @@ def as_toml(value: Any) -> str:
     return repr(value)
 
 
-class _Outline:
+class _TomlScanner:
     """Walks over a TOML text from front to back; `at` is the next character."""
 
     def __init__(self, text: str) -> None:
@@ -162,7 +162,7 @@ class _Outline:
             elif self.take("["):
                 self._header("]")
             else:
-                self._pair(self._table)
+                self._read_pair(self._table)
             self._skip()
         return self._spots
 
@@ -194,7 +194,7 @@ class _Outline:
                 self._spots.append((path, begin))
         self._table = path
 
-    def _pair(self, path: Key) -> None:
+    def _read_pair(self, path: Key) -> None:
         for name, begin in self.names():
             path += (name,)
             self._spots.append((path, begin))
@@ -210,17 +210,17 @@ class _Outline:
                 item = (*path, str(index))
                 self._spots.append((item, self.at))
                 self._value(item)
-                self._match(_COMMA)
+                self._match(_COMMA_PATTERN)
                 index += 1
         elif self.take("{"):
             self._skip()
             while not self.take("}"):
-                self._pair(path)
-                self._match(_COMMA)
+                self._read_pair(path)
+                self._match(_COMMA_PATTERN)
         elif self._at_string():
             self._match(_STRING)
         else:
-            self._match(_PLAIN)
+            self._match(_PLAIN_VALUE_PATTERN)
 
     def take(self, token: str) -> bool:
         used = self.text.startswith(token, self.at)
@@ -228,7 +228,7 @@ class _Outline:
         return used
 
     def _skip(self) -> None:
-        self._match(_BLANK)
+        self._match(_BLANK_PATTERN)
 
     def _at_string(self) -> bool:
         return self.text.startswith(('"', "'"), self.at)

@@ -24,10 +24,10 @@ from typing import Any, NoReturn
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.annotations import annotated_type
 from hookflow.pipeline.components import names_component
-from hookflow.pipeline.source_map import Key, dotted
-from hookflow.user_code import explained, is_ctrl_c
+from hookflow.pipeline.source_map import Key, format_key
+from hookflow.user_code import describe_error, is_ctrl_c
 
-LARGEST = 1 << 20
+MAX_SOURCE_BYTES = 1 << 20
 """Bytes of a source file, from which on it is not parsed: a tree takes a hundred times as much."""
 
 
@@ -53,7 +53,7 @@ def module_file(module: str) -> Path | None:
 
 
 @lru_cache(maxsize=16)  # of one check: several parts of a pipeline lie in one file, and each is looked up twice
-def _parsed(source: bytes) -> ast.Module:
+def _parse_source(source: bytes) -> ast.Module:
     with warnings.catch_warnings(action="ignore"):  # who imports the file is warned
         return ast.parse(source)
 
@@ -62,16 +62,16 @@ def parse_file(file: Path) -> ast.Module:
     """Return the syntax tree of a source file. Raises OSError or SyntaxError, whatever is in it."""
     try:
         size = file.stat().st_size
-        if size > LARGEST:
-            raise SyntaxError(f"the file has {size:,} bytes, and no more than {LARGEST:,} are parsed")
-        return _parsed(file.read_bytes())
+        if size > MAX_SOURCE_BYTES:
+            raise SyntaxError(f"the file has {size:,} bytes, and no more than {MAX_SOURCE_BYTES:,} are parsed")
+        return _parse_source(file.read_bytes())
     except ValueError as error:
         raise SyntaxError(str(error)) from None
     except (RecursionError, MemoryError):
         raise SyntaxError("nested too deep") from None
 
 
-def bindings_in(body: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+def iter_bindings(body: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Yield every name that a module or a class binds, inside `if` and `try` too, with the node that binds it."""
     for child in ast.iter_child_nodes(body):
         match child:
@@ -85,26 +85,26 @@ def bindings_in(body: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
                 continue
             case _:
-                yield from bindings_in(child)
+                yield from iter_bindings(child)
 
 
-def stand_in(file: Path, name: str) -> Callable[..., Any] | None:
+def make_stand_in(file: Path, name: str) -> Callable[..., Any] | None:
     """Return a class or a function with the signature that a source file shows of `name`; nothing is imported.
 
     None where it shows none: under a decorator or a metaclass, with `__new__`, or beyond what the file defines or
     imports by name. Raises OSError, SyntaxError or ImportError for a file that cannot be read.
     """
-    match [node for bound, node in bindings_in(parse_file(file)) if bound == name]:
+    match [node for bound, node in iter_bindings(parse_file(file)) if bound == name]:
         case [ast.FunctionDef(decorator_list=[], args=arguments)]:
             return _function(arguments)
         case [ast.ClassDef(decorator_list=[], keywords=[], bases=bases) as node] if "__new__" not in (
-            body := dict(bindings_in(node))
+            body := dict(iter_bindings(node))
         ):
             match body.get("__init__"), bases:
                 case ast.FunctionDef(decorator_list=[], args=arguments), _:
                     return type(name, (), {"__init__": _function(arguments)})
                 case None, [ast.Name(id=base)]:
-                    inherited = stand_in(file, base)
+                    inherited = make_stand_in(file, base)
                     if isinstance(inherited, type):  # typing.NamedTuple is a function
                         return inherited
                     return None
@@ -119,7 +119,7 @@ def stand_in(file: Path, name: str) -> Callable[..., Any] | None:
                 else:
                     source = package.with_suffix(".py")
             if source and source != file:
-                return stand_in(source, original)
+                return make_stand_in(source, original)
             return None
     return None
 
@@ -130,7 +130,7 @@ def _function(arguments: ast.arguments) -> Callable[..., None]:
     Raises SyntaxError where two parameters have one name.
     """
 
-    def stand_in_function(*args: Any, **kwargs: Any) -> None:
+    def run_stand_in(*args: Any, **kwargs: Any) -> None:
         """Take what the definition takes."""
 
     kinds = inspect.Parameter
@@ -150,9 +150,9 @@ def _function(arguments: ast.arguments) -> Callable[..., None]:
         signature = inspect.Signature(parameters)
     except ValueError as error:
         raise SyntaxError(str(error)) from None
-    stand_in_function.__signature__ = signature  # type: ignore[attr-defined]
-    stand_in_function.__annotations__ = {each.name: each.annotation for each in parameters}
-    return stand_in_function
+    run_stand_in.__signature__ = signature  # type: ignore[attr-defined]
+    run_stand_in.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run_stand_in
 
 
 def _parameter(argument: ast.arg, kind: Any, *, has_default: bool = False) -> inspect.Parameter:
@@ -172,7 +172,7 @@ _suspended: dict[Path, dict[str, ModuleType]] = {}
 
 
 @contextmanager
-def neighbours_of(file: Path) -> Iterator[None]:
+def import_neighbours_first(file: Path) -> Iterator[None]:
     """Let imports find what lies beside `file` first; files of two folders each get neighbours of their own."""
     folder = file.parent
     for top, module in [(name, module) for name, module in sys.modules.items() if "." not in name]:
@@ -192,12 +192,12 @@ def neighbours_of(file: Path) -> Iterator[None]:
             sys.path.append(str(folder))  # for what imports when it is called
 
 
-def neighbour_modules(folder: Path) -> Mapping[str, ModuleType]:
+def find_neighbour_modules(folder: Path) -> Mapping[str, ModuleType]:
     """Return the modules of a folder that have made room for namesakes of another one, by their names."""
     return _suspended.get(folder, {})
 
 
-def objects_here() -> list[Any]:
+def list_pipeline_objects() -> list[Any]:
     """Return the objects of this program in the pipeline that is in use."""
     return [*_IN_USE.get().values()]
 
@@ -213,13 +213,13 @@ def _home(module: ModuleType) -> Path:
 
 Maker = Callable[..., Any]
 
-FOLDER: ContextVar[Path] = ContextVar("the pipeline's folder", default=Path())
+PIPELINE_FOLDER: ContextVar[Path] = ContextVar("the pipeline's folder", default=Path())
 """The folder that the files are relative to which the arguments of a hook name, while the hook is made."""
 
 _IN_USE: ContextVar[Mapping[str, Maker]] = ContextVar("objects in use", default=MappingProxyType({}))
 
 
-class Objects:
+class ObjectRegistry:
     """The objects of one pipeline: the factory of each object, by its text."""
 
     def __init__(self) -> None:
@@ -230,27 +230,32 @@ class Objects:
     def replace(self, tables: Any, key: Key = ()) -> Any:
         """Return a copy of the tables with a string for each object at a `use`. Raises UserError for other objects."""
         problems: list[Problem] = []
-        replaced = self._replaced(tables, key, problems)
+        replaced = self._replace_objects(tables, key, problems)
         if problems:
             raise UserError(problems)
         return replaced
 
-    def _replaced(self, value: Any, key: Key, problems: list[Problem]) -> Any:
+    def _replace_objects(self, value: Any, key: Key, problems: list[Problem]) -> Any:
         component = names_component(key)
         match value:
             case Mapping():
-                return {str(name): self._replaced(inner, (*key, str(name)), problems) for name, inner in value.items()}
+                return {
+                    str(name): self._replace_objects(inner, (*key, str(name)), problems)
+                    for name, inner in value.items()
+                }
             case list() | tuple() if not component:
-                return [self._replaced(inner, (*key, str(k)), problems) for k, inner in enumerate(value)]
+                return [self._replace_objects(inner, (*key, str(k)), problems) for k, inner in enumerate(value)]
             case str() | int() | float() | date() | time() | None:
                 return value
         if not component:
-            message = f"{dotted(key)} cannot be of the type {type(value).__name__}"
+            message = f"{format_key(key)} cannot be of the type {type(value).__name__}"
             problems.append(
                 Problem(message, hint='an object may stand where a file has "use"; all else is plain values')
             )
-        elif key[0] == "optimizer" and not _makes(value):
-            message = f"{dotted(key)} must make an optimizer of the model's parameters, and this one is made already"
+        elif key[0] == "optimizer" and not _is_factory(value):
+            message = (
+                f"{format_key(key)} must make an optimizer of the model's parameters, and this one is made already"
+            )
             hint = 'give its class, and the rest in args: {"use": torch.optim.SGD, "args": {"lr": 0.1}}; '
             hint += "or a function that returns this one: lambda params: optimizer"
             problems.append(Problem(message, hint=hint))
@@ -263,7 +268,7 @@ class Objects:
             name = getattr(value, "__name__", type(value).__name__).strip("<>")
             texts = chain([f"<object {name}>"], (f"<object {name} {k}>" for k in count(2)))
             text = next(text for text in texts if text not in self.makers)
-            if _makes(value):
+            if _is_factory(value):
                 self.makers[text] = value
             else:
                 self.makers[text] = _class_that_gives(value)
@@ -272,7 +277,7 @@ class Objects:
         return self._texts[id(value)]
 
 
-def _makes(value: Any) -> bool:
+def _is_factory(value: Any) -> bool:
     return isinstance(value, type | partial) or inspect.isroutine(value)
 
 
@@ -310,7 +315,7 @@ def maker_of(use: str, where: Where | None) -> Maker:
 
 
 @contextmanager
-def objects_in_use(objects: Objects) -> Iterator[None]:
+def use_objects(objects: ObjectRegistry) -> Iterator[None]:
     """Let the texts stand for these objects in this thread."""
     token = _IN_USE.set(objects.makers)
     try:
@@ -323,7 +328,7 @@ _imported: dict[str, Path] = {}
 """The files that `import_file` was called for, by the name of their module; a run begins with none."""
 
 
-def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, str] | None = None) -> Any:
+def resolve_use(use: str, base: Path, where: Where | None, registered: Mapping[str, str] | None = None) -> Any:
     """Return what `use` names: a registered name, "package.module:Name" or "./file.py:Name".
 
     Names may have dots ("torch.nn:Module.forward"). Files are relative to `base`. Raises UserError at `where` when
@@ -410,7 +415,7 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before its code runs: dataclasses, for one, look their module up
     try:
-        with redirect_stdout(sys.stderr), neighbours_of(full):
+        with redirect_stdout(sys.stderr), import_neighbours_first(full):
             spec.loader.exec_module(module)
     except BaseException as error:  # whatever the user's file may raise
         if is_ctrl_c(error):
@@ -420,17 +425,17 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     return module
 
 
-def forget_files() -> None:
-    """Begin a run: `imported_files` returns those that it names, and not those of runs before it in this process."""
+def clear_imported_files() -> None:
+    """Begin a run: `list_run_files` returns those that it names, and not those of runs before it in this process."""
     _imported.clear()
 
 
-def imported_files() -> dict[str, ModuleType]:
+def list_run_files() -> dict[str, ModuleType]:
     """Return the files that the run has imported, in that order, but for those that are gone since."""
     return {str(path): sys.modules[name] for name, path in _imported.items() if name in sys.modules and path.is_file()}
 
 
 def _fail_import(shown: str, error: BaseException, where: Where | None) -> NoReturn:
-    message, *chain = explained(error)
+    message, *chain = describe_error(error)
     message = f'"{shown}" cannot be imported: {message}'
     raise UserError(Problem(message, where, "\n    ".join(chain), shared=True)) from error

@@ -26,7 +26,7 @@ def _as_written(check: Callable[..., object], *args: object) -> PlainValidator:
     return PlainValidator(validate)
 
 
-def limited_batches(limit: int | str, batches: int) -> int:
+def compute_num_batches(limit: int | str, batches: int) -> int:
     """Return how many of so many batches a limit leaves: at least one, at most all. Raises ValueError."""
     amount = parse_amount(limit, ("", "%"))
     if amount.unit == "":
@@ -48,7 +48,7 @@ def _matching(pattern: str, message: str) -> tuple[AfterValidator, WithJsonSchem
 
 
 BUDGET_PATTERN = r"(?=.*[1-9])(\d+(?:\.\d+)?) ?(%|us|µs|ms)"
-NANOSECONDS = {"us": 1e3, "µs": 1e3, "ms": 1e6}
+NANOSECONDS_PER_UNIT = {"us": 1e3, "µs": 1e3, "ms": 1e6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Budget:
         value = float(match[1])
         if match[2] == "%":
             return cls(match[0], share=value / 100)
-        return cls(match[0], each=value * NANOSECONDS[match[2]])
+        return cls(match[0], each=value * NANOSECONDS_PER_UNIT[match[2]])
 
     def ns(self, iters: int, ns: float) -> float:
         """Return what it allows of so many iterations, which took `ns` together."""
@@ -203,7 +203,7 @@ EpochLimit = Annotated[
 """A number of epochs; infinity for a run without an end."""
 Limit = Annotated[
     int | str,
-    _as_written(limited_batches, 1),
+    _as_written(compute_num_batches, 1),
     WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\d+(\.\d+)?\s*%\s*$"}),
 ]
 """How many batches of an epoch to use: 10 of them, or a share: "10%"."""

@@ -76,22 +76,22 @@ def draw_charts(sheet: CurveSheet) -> list[ChartDrawing]:
     marks = [_place_mark(mark, axis) for mark in sheet.marks]
     ticks = []
     for it in round_values(axis.first, axis.last, NUM_TICKS):
-        ticks.append(PlacedLabel(_percent(axis.place(it)), f"{it:,.0f}"))
+        ticks.append(PlacedLabel(_format_percent(axis.place(it)), f"{it:,.0f}"))
     charts = []
     for curve in sheet.curves:
         keys = [_line_key(line) for line in curve.lines]
-        scales = [_draw_scale(curve, scale, axis) for scale in _scales(curve)]
+        scales = [_draw_scale(curve, scale, axis) for scale in _make_scales(curve)]
         charts.append(ChartDrawing(curve.name, keys, _best_text(curve), scales, marks, ticks))
     return charts
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.2f}%"
 
 
 def _place_mark(mark: CurveMark, axis: Axis) -> PlacedLabel:
     style = MARK_CLASSES[mark.sign]
-    return PlacedLabel(_percent(axis.place(mark.it)), mark.sign, style, f"{mark.it:,}: {mark.text}")
+    return PlacedLabel(_format_percent(axis.place(mark.it)), mark.sign, style, f"{mark.it:,}: {mark.text}")
 
 
 def _line_key(line: CurveLine) -> LineKey:
@@ -109,7 +109,7 @@ def _best_text(curve: Curve) -> str:
     return f"{number(value)} at {it:,}"
 
 
-def _scales(curve: Curve) -> list[Scale]:
+def _make_scales(curve: Curve) -> list[Scale]:
     """Return the linear scale, and the logarithmic one of values above 0; none where the curve cannot be drawn."""
     finite = []
     for line in curve.lines:
@@ -129,7 +129,7 @@ def _with_margin(scale: Scale) -> Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class _Canvas:
+class _ChartCanvas:
     """Where values lie on a drawing."""
 
     axis: Axis
@@ -163,11 +163,11 @@ class _Canvas:
 
 
 def _draw_scale(curve: Curve, scale: Scale, axis: Axis) -> ScaleDrawing:
-    canvas = _Canvas(axis, scale)
+    canvas = _ChartCanvas(axis, scale)
     values = round_values(scale.low, scale.high, NUM_GRID_LINES)
     if scale.log:
         values = log_values(scale.low, scale.high)
-    labels = [PlacedLabel(_percent(1 - scale.place(value)), f"{value:.6g}") for value in values]
+    labels = [PlacedLabel(_format_percent(1 - scale.place(value)), f"{value:.6g}") for value in values]
     paths = [DrawnPath("grid", canvas.grid(values))]
     for line in reversed(curve.lines):
         paths += _draw_line(line, canvas)
@@ -177,7 +177,7 @@ def _draw_scale(curve: Curve, scale: Scale, axis: Axis) -> ScaleDrawing:
     return ScaleDrawing("log" if scale.log else "linear", labels, paths)
 
 
-def _draw_line(line: CurveLine, canvas: _Canvas) -> list[DrawnPath]:
+def _draw_line(line: CurveLine, canvas: _ChartCanvas) -> list[DrawnPath]:
     """Return the band, the line and the dots, each in the stretches where values are finite."""
     stretches = []
     for is_finite, part in groupby(line.points, lambda point: math.isfinite(point[1])):
@@ -207,15 +207,15 @@ def round_values(low: float, high: float, count: int) -> list[float]:
 
 def log_values(low: float, high: float) -> list[float]:
     """Return a few round values from `low` to `high`, evenly apart by their logarithms."""
-    values = _decade_values(low, high, (1, 2, 5))
+    values = _list_decade_values(low, high, (1, 2, 5))
     if len(values) > NUM_LOG_GRID_LINES:
-        values = _decade_values(low, high, (1,))
+        values = _list_decade_values(low, high, (1,))
     if len(values) > NUM_LOG_GRID_LINES:
         values = values[:: math.ceil(len(values) / NUM_GRID_LINES)]
     return values
 
 
-def _decade_values(low: float, high: float, digits: Sequence[int]) -> list[float]:
+def _list_decade_values(low: float, high: float, digits: Sequence[int]) -> list[float]:
     values = []
     for decade in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
         for digit in digits:

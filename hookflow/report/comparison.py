@@ -4,24 +4,24 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hookflow.graph.plan import Difference
-from hookflow.monitor.compare import LETTERS, ComparedRun, changed_keys, metrics_of, unequal
+from hookflow.graph.plan import PlanDifference
+from hookflow.monitor.compare import RUN_LETTERS, ComparedRun, changed_keys, find_differences, list_metrics
 from hookflow.monitor.health import judge
 from hookflow.monitor.series import Series, in_order
-from hookflow.numbers import ms, span
+from hookflow.numbers import format_ms, format_span
 from hookflow.report.curves import (
     MAX_CHARTS,
     Curve,
     CurveLine,
     CurveSheet,
+    compute_points_per_line,
+    group_series_by_name,
     last_iteration,
-    points_per_line,
     sample_points,
-    series_by_name,
 )
 from hookflow.report.pages import render_page
 from hookflow.service.code_comparison import CodeComparison
-from hookflow.service.differences import difference_lines, written
+from hookflow.service.differences import difference_lines, format_value
 from hookflow.service.pipelines import Target
 from hookflow.service.run_facts import Row, format_date
 
@@ -43,17 +43,17 @@ class _RunColumn:
 
 def render_comparison(
     targets: Sequence[Target],
-    differences: Sequence[Difference],
+    differences: Sequence[PlanDifference],
     codes: Sequence[CodeComparison],
     runs: Sequence[ComparedRun | None],
     tables: Tables,
 ) -> str:
     """Return the page: `differences` and `codes` are those of all targets but the first; a run is None for a file."""
     columns = []
-    for letter, compared in zip(LETTERS, runs, strict=False):
+    for letter, compared in zip(RUN_LETTERS, runs, strict=False):
         if compared is not None:
             columns.append(_RunColumn(letter, compared))
-    named = [(letter, target.name) for letter, target in zip(LETTERS, targets, strict=False)]
+    named = [(letter, target.name) for letter, target in zip(RUN_LETTERS, targets, strict=False)]
     headings = [f"{letter} {name}" for letter, name in named]
     values = {
         "title": " · ".join(target.name for target in targets),
@@ -66,21 +66,21 @@ def render_comparison(
         "made": format_date(time.time()),
         "command": "hookflow compare",
     }
-    return render_page("comparison.html", _curve_sheet(columns), values)
+    return render_page("comparison.html", _make_curve_sheet(columns), values)
 
 
-def _curve_sheet(columns: Sequence[_RunColumn]) -> CurveSheet:
+def _make_curve_sheet(columns: Sequence[_RunColumn]) -> CurveSheet:
     """Return the charts: each metric and scalar of all runs over one another."""
     lines: dict[tuple[str, str], list[tuple[_RunColumn, Series]]] = {}
     for column in columns:
-        for name, by_split in series_by_name(column.compared.state).items():
+        for name, by_split in group_series_by_name(column.compared.state).items():
             for split, series in by_split:
                 lines.setdefault((name, split), []).append((column, series))
     states = [column.compared.state for column in columns]
-    names = in_order(dict.fromkeys(name for name, _ in lines), metrics_of(states))
+    names = in_order(dict.fromkeys(name for name, _ in lines), list_metrics(states))
     ordered = sorted(lines, key=lambda key: (names.index(key[0]), key[1] == "train"))
     shown = ordered[:MAX_CHARTS]
-    max_points = points_per_line(sum(len(lines[key]) for key in shown))
+    max_points = compute_points_per_line(sum(len(lines[key]) for key in shown))
     curves = []
     for key in shown:
         of_runs = []
@@ -108,27 +108,27 @@ def _run_rows(columns: Sequence[_RunColumn]) -> list[Row]:
         iterations = state.first.attempt.sums["iters"]
         mean = "-"
         if iterations:
-            mean = ms(state.iterating / iterations)
-        tags, note = run.noted()
+            mean = format_ms(state.iterating / iterations)
+        tags, note = run.read_notes()
         remarks = [f"#{tag}" for tag in tags]
         remarks.append(note)
         name = f"{run.path.parent.name} {run.id}"
         condition = f"{health.glyph} {health.condition}"
-        elapsed = span(state.elapsed)
+        elapsed = format_span(state.elapsed)
         rows.append((column.letter, name, condition, f"{state.it:,}", elapsed, mean, " ".join(remarks)))
     return rows
 
 
-def _key_rows(differences: Sequence[Difference], headings: Sequence[str]) -> list[Row]:
+def _key_rows(differences: Sequence[PlanDifference], headings: Sequence[str]) -> list[Row]:
     """Return the keys that differ with their values; the first row has the headings."""
     rows: list[Row] = [("key", *headings)]
     if any(difference.keys for difference in differences):
-        for key, values in unequal(changed_keys(differences)).items():
-            rows.append((key, *(written(value) for value in values)))
+        for key, values in find_differences(changed_keys(differences)).items():
+            rows.append((key, *(format_value(value) for value in values)))
     return rows
 
 
-def _difference_texts(targets: Sequence[Target], differences: Sequence[Difference]) -> list[str]:
+def _difference_texts(targets: Sequence[Target], differences: Sequence[PlanDifference]) -> list[str]:
     """Return the hooks, edges and orders that differ, as the command prints them."""
     first, *others = targets
     texts = []

@@ -9,13 +9,13 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.render.text import as_text, title_of
 from hookflow.monitor.compare import env_info
 from hookflow.monitor.health import end_reason
-from hookflow.monitor.hook_costs import cost_columns, costs_by_binding
-from hookflow.monitor.journal import Entry, Repeated
+from hookflow.monitor.hook_costs import cost_columns, format_costs
+from hookflow.monitor.journal import Entry, RepeatedEntry
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
 from hookflow.monitor.throughput import Throughput
-from hookflow.numbers import clock, counted, duration, number, out_of, span
-from hookflow.report.curves import CurveSheet, curves_of_run, last_iteration, marks_of_run
+from hookflow.numbers import duration, format_clock, format_count, format_span, number, out_of
+from hookflow.report.curves import CurveSheet, last_iteration, list_marks, make_curves
 from hookflow.service.run_facts import Fact, Row, RunFacts, format_date
 
 MAX_ENTRIES = 300
@@ -26,7 +26,7 @@ GRAPH_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class ReportNotice:
     """Notes that a reader needs first; `kind` is live, warn or error."""
 
     kind: str
@@ -34,7 +34,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class ReportTile:
     """A figure that stands out: a name, a value, and what explains it."""
 
     name: str
@@ -77,8 +77,8 @@ class RunReport:
     made: str
     reason: Sequence[str]
     detail: str
-    notices: Sequence[Notice]
-    tiles: Sequence[Tile]
+    notices: Sequence[ReportNotice]
+    tiles: Sequence[ReportTile]
     metrics: Sequence[Row]
     troubles: Sequence[ReportEntry]
     phases: Sequence[PhaseShare]
@@ -113,18 +113,18 @@ def read_report(run: RunDir) -> RunReport:
         made=format_date(time.time()),
         reason=[line for line in reason if line],
         detail=_end_detail(state),
-        notices=[*_notices(facts)],
-        tiles=[*_tiles(state)],
+        notices=[*_iter_notices(facts)],
+        tiles=[*_iter_tiles(state)],
         metrics=facts.metric_rows(),
-        troubles=_troubles(state),
+        troubles=_list_troubles(state),
         phases=_phase_shares(state),
         hooks=facts.hook_rows(),
         graph=_draw_graph(facts),
-        curves=_curve_sheet(state),
+        curves=_make_curve_sheet(state),
         attempts=[*facts.attempt_facts()],
         checkpoints=facts.checkpoint_rows(),
         events=[_report_entry(entry) for entry in newest],
-        environment=[*facts.setting_facts(), *_environment_facts(facts)],
+        environment=[*facts.iter_setting_facts(), *_iter_environment_facts(facts)],
         pipeline=_pipeline_text(run),
     )
 
@@ -139,36 +139,36 @@ def _end_detail(state: RunState) -> str:
     return ""
 
 
-def _notices(facts: RunFacts) -> Iterator[Notice]:
+def _iter_notices(facts: RunFacts) -> Iterator[ReportNotice]:
     state = facts.state
     if not facts.health.over:
         text = f"This run has not ended: the report is of {format_date(state.now)}, iteration {state.it:,}"
         left = Throughput.of(state).left
         if left:
             text += f", {left} left"
-        yield Notice("live", f"{text}.")
+        yield ReportNotice("live", f"{text}.")
     if state.synthetic:
         splits = ", ".join(state.synthetic)
-        yield Notice("warn", f"SYNTHETIC data ({splits}): the scores say nothing about the real data set.")
+        yield ReportNotice("warn", f"SYNTHETIC data ({splits}): the scores say nothing about the real data set.")
     if state.limited:
         parts = ", ".join(state.limited)
-        yield Notice("warn", f"LIMITED data ({parts}): the scores are of a part of the data set.")
+        yield ReportNotice("warn", f"LIMITED data ({parts}): the scores are of a part of the data set.")
     if state.not_finite:
-        yield Notice("error", f"Not finite at the end: {state.not_finite}.")
+        yield ReportNotice("error", f"Not finite at the end: {state.not_finite}.")
     if state.refused:
         reason = " ".join(state.refused["reason"].split())
-        yield Notice("error", f"Not resumed: {reason}")
+        yield ReportNotice("error", f"Not resumed: {reason}")
     if state.ranks.straggler:
-        yield Notice("warn", state.ranks.straggler.sentence)
+        yield ReportNotice("warn", state.ranks.straggler.sentence)
     if state.unreadable:
-        lines = counted(state.unreadable, "line")
-        yield Notice("warn", f"{lines} of the logs cannot be read ({state.complaint}).")
+        lines = format_count(state.unreadable, "line")
+        yield ReportNotice("warn", f"{lines} of the logs cannot be read ({state.complaint}).")
 
 
 MAX_BEST_TILES = 3
 
 
-def _tiles(state: RunState) -> Iterator[Tile]:
+def _iter_tiles(state: RunState) -> Iterator[ReportTile]:
     run = state.run
     for name in in_order(state.metrics.best, state.monitored)[:MAX_BEST_TILES]:
         best = state.metrics.best[name]
@@ -177,21 +177,21 @@ def _tiles(state: RunState) -> Iterator[Tile]:
             title = f"best {name}"
         else:
             title = f"best val {name}"
-        yield Tile(title, number(best.value), f"epoch {best.ep:,}, iteration {best.it:,}")
+        yield ReportTile(title, number(best.value), f"epoch {best.ep:,}, iteration {best.it:,}")
     epochs = run.get("max_epochs")
     if epochs:
         note = f"iteration {state.it:,} of {state.total_iters:,}"
-        yield Tile("epoch", out_of(state.epoch, epochs), note)
+        yield ReportTile("epoch", out_of(state.epoch, epochs), note)
     else:
         note = ""
         if state.total_iters:
             note = f"of {state.total_iters:,}"
-        yield Tile("iteration", f"{state.it:,}", note)
-    yield Tile("time", span(state.elapsed), _time_note(state))
+        yield ReportTile("iteration", f"{state.it:,}", note)
+    yield ReportTile("time", format_span(state.elapsed), _time_note(state))
     iterations = state.first.attempt.sums["iters"]
     if iterations:
         mean = state.iterating / iterations
-        yield Tile("an iteration", duration(mean), f"{1e9 / mean:,.1f} a second in training")
+        yield ReportTile("an iteration", duration(mean), f"{1e9 / mean:,.1f} a second in training")
 
 
 def _time_note(state: RunState) -> str:
@@ -203,13 +203,13 @@ def _time_note(state: RunState) -> str:
     return ", ".join(notes)
 
 
-def _curve_sheet(state: RunState) -> CurveSheet:
-    curves, left_out = curves_of_run(state)
+def _make_curve_sheet(state: RunState) -> CurveSheet:
+    curves, left_out = make_curves(state)
     last = max(state.it, last_iteration(curves))
     per_epoch = 0
     if not state.epoch_lengths.changes:
         per_epoch = state.epoch_lengths.at(0)
-    return CurveSheet(0, last, per_epoch, curves, left_out, marks_of_run(state))
+    return CurveSheet(0, last, per_epoch, curves, left_out, list_marks(state))
 
 
 def _phase_shares(state: RunState) -> list[PhaseShare]:
@@ -233,17 +233,17 @@ def _draw_graph(facts: RunFacts) -> str:
     if not facts.plan.bindings:
         return ""
     plan = replace(facts.plan, off=tuple(facts.state.disabled.items()))
-    costs = costs_by_binding(facts.state, plan, cost_columns)
+    costs = format_costs(facts.state, plan, cost_columns)
     return as_text(plan, title_of(plan), GRAPH_WIDTH, False, costs)
 
 
-def _troubles(state: RunState) -> list[ReportEntry]:
+def _list_troubles(state: RunState) -> list[ReportEntry]:
     """Return warnings and errors, each text once: errors first, as they came."""
     repeated = sorted(state.journal.repeated.values(), key=lambda trouble: trouble.first.kind != "error")
-    return [_trouble(trouble) for trouble in repeated[:MAX_ENTRIES]]
+    return [_make_trouble_entry(trouble) for trouble in repeated[:MAX_ENTRIES]]
 
 
-def _trouble(trouble: Repeated) -> ReportEntry:
+def _make_trouble_entry(trouble: RepeatedEntry) -> ReportEntry:
     entry = trouble.first
     where = ""
     if entry.it is not None:
@@ -258,10 +258,10 @@ def _report_entry(entry: Entry) -> ReportEntry:
         where = ""
     else:
         where = f"{entry.it:,}"
-    return ReportEntry(clock(entry.t), where, entry.kind, entry.glyph, entry.source, entry.text)
+    return ReportEntry(format_clock(entry.t), where, entry.kind, entry.glyph, entry.source, entry.text)
 
 
-def _environment_facts(facts: RunFacts) -> Iterator[Fact]:
+def _iter_environment_facts(facts: RunFacts) -> Iterator[Fact]:
     """Yield the machine, the versions and the code."""
     known = {
         "host": facts.state.run.get("host"),

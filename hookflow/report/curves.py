@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hookflow.monitor.series import Bucket, Series, base_name
+from hookflow.monitor.series import Series, ValueBucket, base_name
 from hookflow.monitor.state import RunState
 
 MAX_CHARTS = 40
@@ -62,7 +62,7 @@ class CurveSheet:
     marks: Sequence[CurveMark] = field(default_factory=list)
 
 
-def series_by_name(state: RunState) -> Mapping[str, list[tuple[str, Series]]]:
+def group_series_by_name(state: RunState) -> Mapping[str, list[tuple[str, Series]]]:
     """Return the splits and their series by name: monitored metrics, the loss, other metrics, other scalars."""
     by_name: dict[str, list[tuple[str, Series]]] = {}
     for scalar, series in state.scalars.items():
@@ -80,7 +80,7 @@ def series_by_name(state: RunState) -> Mapping[str, list[tuple[str, Series]]]:
     return {name: by_name[name] for name in sorted(by_name, key=sort_key)}
 
 
-def points_per_line(num_lines: int) -> int:
+def compute_points_per_line(num_lines: int) -> int:
     """Return how many points each of so many lines has at most."""
     share = TARGET_POINTS // max(num_lines, 1)
     return min(max(share, MIN_LINE_POINTS), MAX_LINE_POINTS)
@@ -98,10 +98,10 @@ def sample_points(series: Series, max_points: int) -> list[Point]:
     if len(its) > max_points:
         extent = max(its) - begin
         edges = [begin + extent * k / max_points for k in range(max_points + 1)]
-    return [_point_of(bucket) for bucket in series.stretches(edges) if bucket is not None]
+    return [_point_of(bucket) for bucket in series.split_at_edges(edges) if bucket is not None]
 
 
-def _point_of(bucket: Bucket) -> Point:
+def _point_of(bucket: ValueBucket) -> Point:
     values = [bucket.mean]
     if bucket.low < bucket.high:
         values += [bucket.low, bucket.high]
@@ -112,12 +112,12 @@ def _as_exact_as_fp32(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def curves_of_run(state: RunState) -> tuple[list[Curve], list[str]]:
+def make_curves(state: RunState) -> tuple[list[Curve], list[str]]:
     """Return the charts with the lines of the training, the validations and the tests; and the names without one."""
-    series = series_by_name(state)
+    series = group_series_by_name(state)
     names = list(series)
     shown = names[:MAX_CHARTS]
-    max_points = points_per_line(sum(len(series[name]) for name in shown))
+    max_points = compute_points_per_line(sum(len(series[name]) for name in shown))
     curves = []
     for name in shown:
         lines = [CurveLine(split, split, sample_points(each, max_points)) for split, each in series[name]]
@@ -140,7 +140,7 @@ MARK_PLACES = 60
 """Places beside one another at which marks of one sign do not touch."""
 
 
-def marks_of_run(state: RunState) -> list[CurveMark]:
+def list_marks(state: RunState) -> list[CurveMark]:
     """Return what happened on the way; of one sign no two marks that would touch, but the first of these."""
     marks = []
     for saved in state.checkpoints:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from hookflow.monitor.index import Row
-from hookflow.monitor.selection import column, default_columns, differing, headings
+from hookflow.monitor.selection import default_columns, find_differing_keys, make_cells, make_headings
 
 CURVE_WIDTH = 80
 CURVE_HEIGHT = 20
@@ -16,13 +16,13 @@ CURVE_MARGIN = 2
 
 def html_table(rows: Sequence[Row]) -> str:
     """Return the runs as a table of HTML, with the curve of each one's metric."""
-    keys = default_columns(rows, differing(rows))
+    keys = default_columns(rows, find_differing_keys(rows))
     now = time.time()
     columns = []
     for key in keys:
-        columns.append([escape(cell) for cell in column(rows, key, now)])
-    columns.append([curve_svg(row.curve) for row in rows])
-    return html_of([*headings(keys), "curve"], zip(*columns, strict=True))
+        columns.append([escape(cell) for cell in make_cells(rows, key, now)])
+    columns.append([draw_curve_svg(row.curve) for row in rows])
+    return html_of([*make_headings(keys), "curve"], zip(*columns, strict=True))
 
 
 def html_of(names: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
@@ -35,7 +35,7 @@ def html_of(names: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def curve_svg(values: Sequence[float]) -> str:
+def draw_curve_svg(values: Sequence[float]) -> str:
     """Return a curve as SVG, which needs no library and no network."""
     finite = [value for value in values if math.isfinite(value)]
     if len(finite) < 2:

@@ -8,17 +8,17 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hookflow.numbers import number, percent, strict_json
+from hookflow.numbers import format_percent, number, strict_json
 from hookflow.report.chart_drawing import MARK_CLASSES, draw_charts
 from hookflow.report.curves import CurveSheet
-from hookflow.text import printable, printable_lines
+from hookflow.text import make_lines_printable, make_printable
 
 MAX_NAMES = 20
 """The names of curves without a chart that are listed."""
 
 
 @cache
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     """Return the templates. Their values are escaped, and control characters are replaced."""
     environment = Environment(
         loader=PackageLoader("hookflow.report"),
@@ -28,8 +28,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["lines"] = lambda text: Markup("{}").format(printable_lines(text))
-    environment.filters["percent"] = percent
+    environment.filters["lines"] = lambda text: Markup("{}").format(make_lines_printable(text))
+    environment.filters["percent"] = format_percent
     environment.filters["anchor"] = lambda title: title.lower().replace(" ", "-")
     environment.filters["grouped"] = lambda count: f"{count:,}"
     return environment
@@ -39,21 +39,21 @@ def _finalize(value: object) -> object:
     """Return a value as it is put into a page: on one line, unless it is a part of a page already."""
     if isinstance(value, Markup):
         return value
-    return printable(str(value))
+    return make_printable(str(value))
 
 
 def render_page(template: str, sheet: CurveSheet, values: Mapping[str, Any]) -> str:
     """Return a page from a template, with the charts of a sheet."""
-    page = _environment().get_template(template)
+    page = _make_environment().get_template(template)
     return page.render(
         charts=draw_charts(sheet),
-        curve_note=_curve_note(sheet),
-        curve_data=_curve_data(sheet),
+        curve_note=_describe_curves(sheet),
+        curve_data=_make_curve_data(sheet),
         **values,
     )
 
 
-def _curve_note(sheet: CurveSheet) -> str:
+def _describe_curves(sheet: CurveSheet) -> str:
     """Return what explains the charts, and which curves have none."""
     signs = ""
     if sheet.marks:
@@ -67,7 +67,7 @@ def _curve_note(sheet: CurveSheet) -> str:
     return f"{note} {len(sheet.left_out):,} more have no chart here: {names}"
 
 
-def _curve_data(sheet: CurveSheet) -> Markup:
+def _make_curve_data(sheet: CurveSheet) -> Markup:
     """Return what the script reads: the points of the curves, without a character that could end its element."""
     curves = []
     for curve in sheet.curves:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from hookflow.events.recorded_code import RecordedCode, code_before, compare_code, latest_code, name_changes
+from hookflow.events.recorded_code import RecordedCode, code_before, compare_code, find_latest_code, name_changes
 from hookflow.events.rundir import RunDir
 from hookflow.service.runs import ScalarRow
 
@@ -111,7 +111,7 @@ def _is_measured(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in MEASURED_METRICS)
 
 
-def causes(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def find_causes(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield what differs between the first records of the recorded attempt and of the rerun, and may change bits."""
     for key, label in FACT_LABELS.items():
         old_value = then.get(key)
@@ -125,7 +125,7 @@ def code_causes(run: RunDir, used: RecordedCode | None, again: RunDir, begin: in
 
     `used` is the recorded code that the rerun was to run; an attempt may have run other code in between.
     """
-    now = latest_code(again)
+    now = find_latest_code(again)
     if used is None or now is None:
         yield "the code may have changed: it was not recorded"
         return

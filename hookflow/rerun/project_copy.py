@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hookflow.events.recorded_code import RecordedCode
-from hookflow.text import has_masks, unmasked
+from hookflow.text import has_masks, restore_masked
 
 
 class ProjectCopy:
@@ -18,19 +18,19 @@ class ProjectCopy:
 
     def __init__(self, code: RecordedCode, base: Path, top: Path) -> None:
         self._top = top
-        self._files = _recorded_files(code)
-        self._folders = _folders_of(self._files, Path(os.path.realpath(base)))
+        self._files = _read_recorded_files(code)
+        self._folders = _list_folders(self._files, Path(os.path.realpath(base)))
 
     def write(self) -> None:
         """Make the folders, the files and the links. Raises OSError where that fails."""
         for folder in sorted(self._folders):
-            self.place_of(folder).mkdir(parents=True, exist_ok=True)
+            self.find_place(folder).mkdir(parents=True, exist_ok=True)
         for folder in self._folders:
             self._link_entries(folder)
         for path, content in self._files.items():
-            self.place_of(path).write_bytes(content)
+            self.find_place(path).write_bytes(content)
 
-    def place_of(self, path: Path) -> Path:
+    def find_place(self, path: Path) -> Path:
         """Return where a file or a folder of the project is in the copy."""
         return self._top / path.relative_to(path.anchor)
 
@@ -40,7 +40,7 @@ class ProjectCopy:
         for entry in sys.path:
             folder = Path(os.path.realpath(entry))
             if folder in self._folders:
-                copies.append(str(self.place_of(folder)))
+                copies.append(str(self.find_place(folder)))
         sys.path[:0] = copies
         importlib.invalidate_caches()
         known = os.environ.get("PYTHONPATH", "")
@@ -58,11 +58,11 @@ class ProjectCopy:
             target = path
             led_to = Path(os.path.realpath(path))
             if led_to in self._folders or led_to in self._files:
-                target = self.place_of(led_to)
-            self.place_of(path).symlink_to(target)
+                target = self.find_place(led_to)
+            self.find_place(path).symlink_to(target)
 
 
-def _recorded_files(code: RecordedCode) -> dict[Path, bytes]:
+def _read_recorded_files(code: RecordedCode) -> dict[Path, bytes]:
     files = {}
     for name in code.files:
         content = code.content(name)
@@ -76,12 +76,12 @@ def _with_secrets(content: bytes) -> bytes:
     if not has_masks():
         return content
     try:
-        return unmasked(content.decode()).encode()
+        return restore_masked(content.decode()).encode()
     except UnicodeDecodeError:
-        return unmasked(content.decode("latin-1")).encode("latin-1", "replace")
+        return restore_masked(content.decode("latin-1")).encode("latin-1", "replace")
 
 
-def _folders_of(files: Mapping[Path, bytes], base: Path) -> set[Path]:
+def _list_folders(files: Mapping[Path, bytes], base: Path) -> set[Path]:
     """Return the folders of files, that of the pipeline, and all above them."""
     result = {base, *base.parents}
     result.update(_parents(files))

@@ -19,7 +19,7 @@ AmountKey = Literal["every", "from", "until"]
 AMOUNT_KEYS: tuple[AmountKey, ...] = ("every", "from", "until")
 
 
-def mixed_amounts(loaded: Loaded, plan: Plan) -> Iterator[Problem]:
+def find_mixed_amounts(loaded: Loaded, plan: Plan) -> Iterator[Problem]:
     """Yield a problem for each number of a hook that would count different things at its points.
 
     `every = 1` is each time, whatever is counted.
@@ -35,7 +35,7 @@ def mixed_amounts(loaded: Loaded, plan: Plan) -> Iterator[Problem]:
                 continue
             first_points: dict[str, str] = {}  # by what is counted: the first point that counts it
             for binding in bindings:
-                if _amount_of(binding, key) == amount:
+                if _find_amount(binding, key) == amount:
                     counter = _counter(plan.points, binding)
                     first_points.setdefault(counter, binding.point)
             if len(first_points) > 1:
@@ -58,7 +58,7 @@ def _ambiguous_amount(
     return Problem(message, loaded.places.of(f"hooks.{hook}.{key}"), hint)
 
 
-def _amount_of(binding: Binding, key: AmountKey) -> Amount | None:
+def _find_amount(binding: Binding, key: AmountKey) -> Amount | None:
     trigger = binding.trigger
     if key == "every":
         return trigger.every

@@ -9,7 +9,7 @@ from pathlib import Path
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.events.rundir import RunDir
 
-ITERATION = re.compile(r"it(\d+)")
+ITERATION_PATTERN = re.compile(r"it(\d+)")
 
 
 def find_checkpoint(
@@ -20,7 +20,7 @@ def find_checkpoint(
     `warn` receives damaged ones that are skipped. The run of a copy that lies apart is a temporary directory,
     without checkpoints. Raises UserError when there is no such checkpoint, or it lacks files.
     """
-    from hookflow.runner.checkpoint.manifest import damage
+    from hookflow.runner.checkpoint.manifest import find_damage
     from hookflow.service.restored import identity_of_copy, run_above
     from hookflow.service.runs import find_run, has_checkpoint
 
@@ -31,20 +31,20 @@ def find_checkpoint(
         run_name, colon, name = (named or "").partition(":")
         run_dir = find_run(run_name or None, root, having=has_checkpoint)
         if not colon:
-            return run_dir, _newest_good_checkpoint(run_dir, warn)
+            return run_dir, _find_newest_good_checkpoint(run_dir, warn)
         chosen = _checkpoint_named(run_dir, name)
-    reason = damage(chosen, thorough=False)
+    reason = find_damage(chosen, thorough=False)
     if reason:
         message = f"the checkpoint {chosen.name} of {run_dir.id} cannot be used: {reason}"
         raise UserError(Problem(message, Where("CHECKPOINT")))
     return run_dir, chosen
 
 
-def _newest_good_checkpoint(run_dir: RunDir, warn: Callable[[str], object]) -> Path:
+def _find_newest_good_checkpoint(run_dir: RunDir, warn: Callable[[str], object]) -> Path:
     """Return the newest checkpoint that is whole; a warning names each that is passed over."""
-    from hookflow.runner.checkpoint.manifest import list_checkpoints, newest_good
+    from hookflow.runner.checkpoint.manifest import find_newest_good, list_checkpoints
 
-    newest, passed_over = newest_good(list_checkpoints(run_dir.checkpoints))
+    newest, passed_over = find_newest_good(list_checkpoints(run_dir.checkpoints))
     for line in passed_over:
         warn(line)
     if newest is None:
@@ -53,25 +53,25 @@ def _newest_good_checkpoint(run_dir: RunDir, warn: Callable[[str], object]) -> P
 
 
 def _checkpoint_named(run_dir: RunDir, name: str) -> Path:
-    from hookflow.runner.checkpoint.manifest import links, list_apart, list_checkpoints
+    from hookflow.runner.checkpoint.manifest import list_apart, list_checkpoints, read_links
 
     saved = [*list_checkpoints(run_dir.checkpoints), *list_apart(run_dir.checkpoints)]
     checkpoints = {path.name: path for path in saved}
-    checkpoints.update(links(run_dir.checkpoints))
-    found = checkpoints.get(name) or _by_iteration(name, checkpoints)
+    checkpoints.update(read_links(run_dir.checkpoints))
+    found = checkpoints.get(name) or _find_by_iteration(name, checkpoints)
     if found is None:
         hint = nearest_or_all(name, checkpoints)
         raise UserError(Problem(f'the run {run_dir.id} has no checkpoint "{name}"', Where("CHECKPOINT"), hint))
     return found
 
 
-def _by_iteration(name: str, checkpoints: Mapping[str, Path]) -> Path | None:
+def _find_by_iteration(name: str, checkpoints: Mapping[str, Path]) -> Path | None:
     """Return the checkpoint of the iteration in a name like it300, whatever the zeros in that of the checkpoint."""
-    wanted = ITERATION.fullmatch(name)
+    wanted = ITERATION_PATTERN.fullmatch(name)
     if wanted is None:
         return None
     for known, path in checkpoints.items():
-        iteration = ITERATION.fullmatch(known)
+        iteration = ITERATION_PATTERN.fullmatch(known)
         if iteration is not None and int(iteration[1]) == int(wanted[1]):
             return path
     return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.recorded_code import (
-    DIFF,
+    DIFF_ENTRY,
     CodeChange,
     CodeFile,
     CodeSnapshot,
@@ -20,11 +20,11 @@ from hookflow.events.recorded_code import (
     compare_code,
     describe_file,
     entry_name,
-    latest_code,
+    find_latest_code,
 )
 from hookflow.events.rundir import RunDir, run_argument, short
 from hookflow.service.code_comparison import CodeComparison
-from hookflow.service.weights import differing_weights
+from hookflow.service.weights import compare_weights
 
 if TYPE_CHECKING:
     from hookflow.service.pipelines import Target
@@ -48,13 +48,13 @@ def check_code(run: RunDir, checkpoint: Path, now: Target) -> None:
     from hookflow.pipeline.load import load
 
     load(short(run.wanted().pipeline), recorded=True)  # which masks the values of the environment, as the record does
-    if latest_code(run) is None:
+    if find_latest_code(run) is None:
         message = f"--strict compares the code with that of {checkpoint.name}, and {NO_CODE}"
         raise UserError(Problem(message, Where("--strict"), "leave --strict out"))
     changes = code_changes(run, checkpoint, now.base)
     if not changes:
         return
-    problems = [_problem(change, checkpoint, now.base) for change in changes]
+    problems = [_make_problem(change, checkpoint, now.base) for change in changes]
     known = run_argument(run)
     hint = (
         f"the recorded code: hookflow export {known} --code DIR\n    to go on with the code as it is: without --strict"
@@ -63,7 +63,7 @@ def check_code(run: RunDir, checkpoint: Path, now: Target) -> None:
     raise UserError([*problems[:-1], Problem(last.message, last.where, hint)])
 
 
-def _problem(change: CodeChange, checkpoint: Path, base: Path) -> Problem:
+def _make_problem(change: CodeChange, checkpoint: Path, base: Path) -> Problem:
     from hookflow.runner.process.code_recorder import project_root
 
     path = project_root(base) / change.path
@@ -93,8 +93,8 @@ def compare_targets(old: Target, new: Target) -> CodeComparison:
 
     weights: tuple[str, ...] = ()
     if old.run is not None and new.run is not None:
-        weights = tuple(differing_weights(old.run, new.run))
-    recorded = {target.name: latest_code(target.run) for target in (old, new) if target.run is not None}
+        weights = tuple(compare_weights(old.run, new.run))
+    recorded = {target.name: find_latest_code(target.run) for target in (old, new) if target.run is not None}
     unknown = tuple(name for name, code in recorded.items() if code is None)
     if unknown:
         return CodeComparison(unknown=unknown, weights=weights)
@@ -112,11 +112,11 @@ def compare_targets(old: Target, new: Target) -> CodeComparison:
         before = now.on_disk(project_root(old.base))
         after = now
     else:
-        before, after = (CodeSnapshot(each.base, code_files(each.base, _uses(each))) for each in (old, new))
+        before, after = (CodeSnapshot(each.base, code_files(each.base, _list_uses(each))) for each in (old, new))
     return CodeComparison(tuple(compare_code(before, after)), weights=weights)
 
 
-def _uses(target: Target) -> list[str]:
+def _list_uses(target: Target) -> list[str]:
     from hookflow.pipeline.source_map import walk
 
     return [value for _, value in walk(target.loaded.public.model_dump()) if isinstance(value, str)]
@@ -142,9 +142,9 @@ def export_code(run: RunDir, code: RecordedCode, folder: Path) -> tuple[list[str
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
         written.append(path)
-    diff = code.git_diff()
+    diff = code.read_git_diff()
     if diff:
-        (folder / DIFF).write_bytes(diff)
+        (folder / DIFF_ENTRY).write_bytes(diff)
     base = run.base()
     place = folder
     if base.is_relative_to(code.root):
@@ -156,7 +156,7 @@ def export_code(run: RunDir, code: RecordedCode, folder: Path) -> tuple[list[str
 
 def code_as_data(run: RunDir) -> dict[str, Any] | None:
     """Return the facts of the code that the latest attempt of a run has run; None where they were not recorded."""
-    code = latest_code(run)
+    code = find_latest_code(run)
     if code is None:
         return None
     files = {path: asdict(file) for path, file in code.files.items()}

@@ -11,7 +11,7 @@ from hookflow.pipeline.load import dump
 from hookflow.pipeline.source_map import as_toml
 
 if TYPE_CHECKING:
-    from hookflow.graph.plan import Change, Difference
+    from hookflow.graph.plan import Change, PlanDifference
     from hookflow.service.code_comparison import CodeComparison
     from hookflow.service.pipelines import Target
 
@@ -19,7 +19,9 @@ MAX_LINE_WIDTH = 100
 """Characters of a line about a difference."""
 
 
-def difference_lines(old: Target, new: Target, result: Difference, code: CodeComparison | None = None) -> Iterator[str]:
+def difference_lines(
+    old: Target, new: Target, result: PlanDifference, code: CodeComparison | None = None
+) -> Iterator[str]:
     """Yield what differs, the code too where it was compared, as `hookflow compare` shows it."""
     if not result and not code:
         subject = f"{old.name} and {new.name}"
@@ -32,7 +34,7 @@ def difference_lines(old: Target, new: Target, result: Difference, code: CodeCom
         sections = {
             "keys": _key_lines(result.keys),
             "hooks": _hook_lines(old, new, result),
-            "fire at": _binding_lines(result),
+            "fire at": _format_bindings(result),
             "edges": _edge_lines(result),
             "order": _order_lines(result),
         }
@@ -64,7 +66,7 @@ def unified_lines(old: Target, new: Target, code: CodeComparison) -> Iterator[st
         yield f"the code of {name} was not recorded"
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return the value of a key as TOML; "nothing" where a pipeline lacks it."""
     if value is None:
         return "nothing"
@@ -74,8 +76,8 @@ def written(value: Any) -> str:
 def _key_lines(changes: Sequence[Change]) -> Iterator[str]:
     width = max((len(change.key) for change in changes), default=0)
     for change in changes:
-        old = written(change.old)
-        new = written(change.new)
+        old = format_value(change.old)
+        new = format_value(change.new)
         if width + len(old) + len(new) + 8 <= MAX_LINE_WIDTH:
             yield f"{change.key:<{width}}  {old} → {new}"
         else:
@@ -84,32 +86,32 @@ def _key_lines(changes: Sequence[Change]) -> Iterator[str]:
             yield f"  + {new}"
 
 
-def _hook_lines(old: Target, new: Target, result: Difference) -> Iterator[str]:
+def _hook_lines(old: Target, new: Target, result: PlanDifference) -> Iterator[str]:
     for sign, target, names in (("-", old, result.hooks_removed), ("+", new, result.hooks_added)):
         for name in names:
             hook = target.plan.hook(name)
             yield f"{sign} {hook.name}  {hook.use}({hook.written_args})"
 
 
-def _binding_lines(result: Difference) -> Iterator[str]:
-    yield from _lines_at("-", result.unbound)
-    yield from _lines_at("+", result.bound)
+def _format_bindings(result: PlanDifference) -> Iterator[str]:
+    yield from _format_points("-", result.unbound)
+    yield from _format_points("+", result.bound)
 
 
-def _edge_lines(result: Difference) -> Iterator[str]:
+def _edge_lines(result: PlanDifference) -> Iterator[str]:
     for sign, edges in (("-", result.edges_removed), ("+", result.edges_added)):
         for edge in edges:
             yield from _wrap_names(f"{sign} {edge.first} → {edge.then}", edge.points)
 
 
-def _order_lines(result: Difference) -> Iterator[str]:
+def _order_lines(result: PlanDifference) -> Iterator[str]:
     for change in result.order:
         yield change.point
         for sign, hooks in (("-", change.old), ("+", change.new)):
             yield from textwrap.wrap(f"  {sign} {' → '.join(hooks)}", MAX_LINE_WIDTH, subsequent_indent="      ")
 
 
-def _lines_at(sign: str, points_by_hook: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _format_points(sign: str, points_by_hook: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for hook, points in points_by_hook.items():
         yield from _wrap_names(f"{sign} {hook}", points)
 

@@ -15,13 +15,20 @@ from hookflow.errors import Problem
 from hookflow.events.rundir import all_runs
 from hookflow.graph.plan import Binding, Plan, Reason
 from hookflow.graph.render.text import edges_that_gave_way
-from hookflow.graph.schedule import Forecast, Length, forecast
-from hookflow.graph.swaps import OrderedPair, meeting_points, pair_of
-from hookflow.graph.why import MAX_AMBIGUITIES, Ambiguity, ambiguities, count_pairs, neighbours, ways_to_state
+from hookflow.graph.schedule import Forecast, Length, compute_forecasts
+from hookflow.graph.swaps import OrderedPair, find_common_points, make_pair
+from hookflow.graph.why import (
+    MAX_AMBIGUITIES,
+    Ambiguity,
+    count_pairs,
+    explain_neighbours,
+    find_ambiguities,
+    make_order_statements,
+)
 from hookflow.hooks.own_loop import needs_of_loop
 from hookflow.hooks.registry import find_hook, find_without_import
 from hookflow.hooks.spec import HookSpec, find_specs
-from hookflow.numbers import counted, size
+from hookflow.numbers import format_count, size
 from hookflow.pipeline.attached import is_attached
 from hookflow.pipeline.components import Component, DataSection
 from hookflow.pipeline.load import Loaded
@@ -39,23 +46,23 @@ MAX_ENTRIES = 6
 """How many entries of one kind are shown."""
 
 
-def labelled(name: str, text: str, width: int) -> str:
+def wrap_labelled(name: str, text: str, width: int) -> str:
     """Return a wrapped text behind its label; an option (`--set`) is not broken at its hyphen."""
     label = f"  {name:<10} "
     indent = " " * 15
     return textwrap.fill(text, width, initial_indent=label, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def commuted_lines(plan: Plan, commuted: CommuteResult, settled: Sequence[Ambiguity]) -> Iterator[tuple[str, str]]:
+def format_commuted(plan: Plan, commuted: CommuteResult, settled: Sequence[Ambiguity]) -> Iterator[tuple[str, str]]:
     """Yield the results of trials, each under its label in `check`; `settled` are alarms that they lift."""
     for step in commuted.steps:
         pairs = _describe_pairs(step.pairs)
         statements = "; ".join(_order_statements(plan, step))
         yield "differs", f"{pairs}: {step.difference}"
         yield "", f"({statements})"
-    yield "commute", _trial_counts(commuted)
+    yield "commute", _format_trial_counts(commuted)
     if settled:
-        pairs = _describe_pairs([pair_of(item.point, item.first, item.then) for item in settled])
+        pairs = _describe_pairs([make_pair(item.point, item.first, item.then) for item in settled])
         yield "", f"(so these need no edge, though they touch the same: {pairs})"
 
     pairs_by_reason: dict[str, list[OrderedPair]] = {}
@@ -74,7 +81,7 @@ def commuted_lines(plan: Plan, commuted: CommuteResult, settled: Sequence[Ambigu
         yield "", f"not compared, since it differs in trials of one order: {noise}"
 
 
-def _trial_counts(commuted: CommuteResult) -> str:
+def _format_trial_counts(commuted: CommuteResult) -> str:
     """Return how many pairs were fired both ways, how many of them made a difference, and how long that took."""
     same = len(commuted.same)
     differing_pairs: set[OrderedPair] = set()
@@ -84,8 +91,8 @@ def _trial_counts(commuted: CommuteResult) -> str:
     tried = same + differing + len(commuted.leaking)
     if tried == 0:
         return "no pair of hooks that fire is without a declared order"
-    pairs = counted(tried, "pair")
-    trials = counted(commuted.trials, "trial")
+    pairs = format_count(tried, "pair")
+    trials = format_count(commuted.trials, "trial")
     seconds = commuted.seconds / commuted.trials
     outcome = f"{differing} made a difference, {same} did not"
     return f"{pairs} without a declared order, fired both ways: {outcome} ({trials} of {seconds:.1f} s)"
@@ -95,9 +102,9 @@ def _order_statements(plan: Plan, step: OrderDifference) -> Sequence[str]:
     """Return how a file says which order is right, or that either is; at this point alone if hooks meet at several."""
     pair = step.pairs[0]
     first, then = pair.hooks
-    meeting = meeting_points(plan, first, then)
+    meeting = find_common_points(plan, first, then)
     if len(meeting) == 1:
-        return ways_to_state(first, then)
+        return make_order_statements(first, then)
 
     statements = [
         f"{first} first, as now: {_order_at_point(pair.point, first, then)}",
@@ -139,7 +146,7 @@ def _merge_points(entries: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{text} at {', '.join(of_text)}" for text, of_text in points.items()]
 
 
-def offloading(loaded: Loaded, plan: Plan, *, imports: bool = True) -> tuple[dict[str, str], Plan]:
+def check_offloading(loaded: Loaded, plan: Plan, *, imports: bool = True) -> tuple[dict[str, str], Plan]:
     """Return by hook whether it fires beside the training, may do so, or what keeps it in the training thread.
 
     The second value is the plan in which every hook that may fire there does.
@@ -185,8 +192,8 @@ class Findings:
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan, *, imports: bool = True) -> Findings:
         """Look for everything; `plan` is a `valid_plan`."""
-        forecasts = forecast(plan, Length.of(loaded.pipeline))
-        ambiguous = list(islice(ambiguities(plan), MAX_AMBIGUITIES))
+        forecasts = compute_forecasts(plan, Length.of(loaded.pipeline))
+        ambiguous = list(islice(find_ambiguities(plan), MAX_AMBIGUITIES))
         if imports:
             find = find_hook
         else:
@@ -197,7 +204,7 @@ class Findings:
     @property
     def problems(self) -> list[Problem]:
         """All that is doubtful: warnings, ambiguous pairs, data flow that gave way, notes, and what is unknown."""
-        alarms = [self._ambiguity(alarm) for alarm in self.alarms]
+        alarms = [self._make_ambiguity_problem(alarm) for alarm in self.alarms]
         flows = [Problem(text) for text in edges_that_gave_way(self.plan)]
         return [*self.plan.warnings, *alarms, *flows, *self.plan.notes, *self.plan.unknown]
 
@@ -214,15 +221,15 @@ class Findings:
         if self.commuted is None:
             return self.ambiguous
         same = set(self.commuted.same)
-        return [pair for pair in self.ambiguous if pair_of(pair.point, pair.first, pair.then) not in same]
+        return [pair for pair in self.ambiguous if make_pair(pair.point, pair.first, pair.then) not in same]
 
     def lines(self, width: int) -> Iterator[str]:
         """Yield all of it for people."""
-        yield self._verdict()
+        yield self._format_verdict()
         for name, text in _summary(self.loaded.pipeline, self.plan):
-            yield labelled(name, text, width)
-        for name, text in self._details():
-            yield labelled(name, text, width)
+            yield wrap_labelled(name, text, width)
+        for name, text in self._iter_details():
+            yield wrap_labelled(name, text, width)
         for warning in self.plan.warnings:
             yield f"\nwarning: {warning}"
         for note in self.plan.notes:
@@ -230,17 +237,17 @@ class Findings:
         for unknown in self.plan.unknown:
             yield f"\nunknown: {unknown}"
 
-    def _verdict(self) -> str:
+    def _format_verdict(self) -> str:
         """Return that the file is valid, and how much of it is doubtful."""
         doubts = []
         ambiguous_pairs = count_pairs(self.alarms)
         if ambiguous_pairs:
             doubts.append(ambiguous_pairs)
         if self.commuted is not None and self.commuted.steps:
-            differing = counted(len(self.commuted.steps), "pair")
+            differing = format_count(len(self.commuted.steps), "pair")
             doubts.append(f"{differing} whose order makes a difference")
         if self.plan.warnings:
-            doubts.append(counted(len(self.plan.warnings), "warning"))
+            doubts.append(format_count(len(self.plan.warnings), "warning"))
 
         verdict = f"{self.loaded.source} is valid"
         if self.plan.unknown:
@@ -258,22 +265,22 @@ class Findings:
             "warnings": [problem.to_json() for problem in self.plan.warnings],
             "notes": [problem.to_json() for problem in self.plan.notes],
             "unknown": [problem.to_json() for problem in self.plan.unknown],
-            "ambiguities": [self._ambiguity_to_json(alarm) for alarm in self.alarms],
+            "ambiguities": [self._make_ambiguity_json(alarm) for alarm in self.alarms],
             "given_way": list(edges_that_gave_way(self.plan)),
             "default_hooks": [hook.name for hook in self.plan.hooks if hook.default],
-            "firings": [self._firing_to_json(binding) for binding in self.plan.bindings],
+            "firings": [self._make_firing_json(binding) for binding in self.plan.bindings],
         }
 
-    def _ambiguity_to_json(self, alarm: Ambiguity) -> dict[str, Any]:
+    def _make_ambiguity_json(self, alarm: Ambiguity) -> dict[str, Any]:
         fields = {
             "point": alarm.point,
             "first": alarm.first.hook,
             "then": alarm.then.hook,
             "slots": alarm.slots,
         }
-        return fields | self._ambiguity(alarm).to_json()
+        return fields | self._make_ambiguity_problem(alarm).to_json()
 
-    def _firing_to_json(self, binding: Binding) -> dict[str, Any]:
+    def _make_firing_json(self, binding: Binding) -> dict[str, Any]:
         summary = self.forecasts[binding.id]
         return {
             "hook": binding.hook,
@@ -284,27 +291,27 @@ class Findings:
             "text": summary.text,
         }
 
-    def _ambiguity(self, ambiguity: Ambiguity) -> Problem:
+    def _make_ambiguity_problem(self, ambiguity: Ambiguity) -> Problem:
         first = ambiguity.first.hook
         then = ambiguity.then.hook
         slots = " and ".join(ambiguity.slots)
         message = f'at {ambiguity.point}, "{first}" and "{then}" touch {slots}, and no edge orders them'
-        hint = f"state which is right. {'; '.join(ways_to_state(first, then))}"
+        hint = f"state which is right. {'; '.join(make_order_statements(first, then))}"
         return Problem(message, self.loaded.places.of(f"hooks.{then}"), hint)
 
-    def _trails(self) -> Iterator[str]:
+    def _format_trails(self) -> Iterator[str]:
         """Yield what the trails of hooks may take: bytes, and seconds by the newest run that has saved."""
         for name, spec in self.hooks.items():
             saved = spec.capabilities.saved_checkpoints
             if saved is None or not saved.trail_bytes:
                 continue
             text = f"older checkpoints of {name} take {size(saved.trail_bytes)} on the disk at most"
-            manifest = self._newest_manifest()
+            manifest = self._read_newest_manifest()
             if manifest is not None:
-                text += self._trail_room(name, saved.trail_bytes, manifest)
+                text += self._describe_trail_room(name, saved.trail_bytes, manifest)
             yield text
 
-    def _newest_manifest(self) -> Mapping[str, Any] | None:
+    def _read_newest_manifest(self) -> Mapping[str, Any] | None:
         """Return the manifest of the newest checkpoint of the newest run of this name; None if none can be read."""
         from hookflow.runner.checkpoint.manifest import DamagedError, list_checkpoints, read_manifest
 
@@ -320,7 +327,7 @@ class Findings:
                     return None
         return None
 
-    def _trail_room(self, hook: str, trail_bytes: int, manifest: Mapping[str, Any]) -> str:
+    def _describe_trail_room(self, hook: str, trail_bytes: int, manifest: Mapping[str, Any]) -> str:
         """Return how many checkpoints like the last one fit in a trail, and what saving them takes."""
         num_bytes = sum(file["bytes"] for file in manifest["files"].values()) or 1
         ms = manifest.get("ms", 0.0)  # of the training, which waits for the copy and not for the disk
@@ -333,10 +340,10 @@ class Findings:
                 saves += self.forecasts[binding.id].times or 0
         if saves:
             seconds = saves * ms / 1e3
-            text += f"; {counted(saves, 'save')} take about {seconds:.2g} s"
+            text += f"; {format_count(saves, 'save')} take about {seconds:.2g} s"
         return text
 
-    def _details(self) -> Iterator[tuple[str, str]]:
+    def _iter_details(self) -> Iterator[tuple[str, str]]:
         """Yield ambiguous pairs, results of trials, flows that gave way, firings and trails, each with its label."""
         alarms = self.alarms
         touching = [(f"{a.first.hook} and {a.then.hook} touch {', '.join(a.slots)},", a.point) for a in alarms]
@@ -345,7 +352,7 @@ class Findings:
             yield "", "(state which fires first, by after or before; or that either may, by ambiguous_with)"
         if self.commuted is not None:
             settled = [pair for pair in self.ambiguous if pair not in alarms]
-            yield from commuted_lines(self.plan, self.commuted, settled)
+            yield from format_commuted(self.plan, self.commuted, settled)
         yield from _first_few("gave way", edges_that_gave_way(self.plan))
         firings = []
         for binding in self.plan.bindings:
@@ -353,13 +360,13 @@ class Findings:
                 summary = self.forecasts[binding.id]
                 firings.append(f"{binding.hook} at {binding.point}: {summary.text}")
         yield from _first_few("fires", firings)
-        yield from _first_few("trail", self._trails())
+        yield from _first_few("trail", self._format_trails())
 
 
 def _summary_of_hooks_alone(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     purpose = "hooks for a loop of your own: hookflow.attach"
     if pipeline.run.max_iters:
-        purpose += f", {counted(pipeline.run.max_iters, 'iteration')}"
+        purpose += f", {format_count(pipeline.run.max_iters, 'iteration')}"
     yield pipeline.run.name, purpose
     yield "hooks", _hook_counts(plan)
     for call, hooks in needs_of_loop(plan).items():
@@ -378,9 +385,9 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "optimizer", _named_components(pipeline.optimizers)
     yield "data", _data_sources(pipeline)
     if pipeline.data.train_sets:
-        yield "mix", _mix(pipeline.data)
+        yield "mix", _describe_mix(pipeline.data)
 
-    limits = _limits(run)
+    limits = _list_limits(run)
     if limits:
         yield "limited", ", ".join(limits)
     if _is_missing(run.device):
@@ -389,15 +396,15 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "hooks", _hook_facts(pipeline, plan)
     if pipeline.sweep is not None:
         searched = ", ".join(pipeline.sweep.searched)
-        yield "sweep", f"{counted(pipeline.sweep.count, 'trial')} of {searched}, by {pipeline.sweep.metric}"
+        yield "sweep", f"{format_count(pipeline.sweep.count, 'trial')} of {searched}, by {pipeline.sweep.metric}"
     reasons: Counter[Reason] = Counter()
     for point in plan.bound_points:
-        reasons.update(link.reason for link in neighbours(plan, point.name))
+        reasons.update(link.reason for link in explain_neighbours(plan, point.name))
     if reasons:
         yield "order", _order(reasons, plan.shuffle)
 
 
-def _limits(run: RunSection) -> list[str]:
+def _list_limits(run: RunSection) -> list[str]:
     """Return the keys of [run] that leave batches out, each with its value."""
     limits = []
     for key in ("limit_train", "limit_val", "limit_test", "overfit"):
@@ -420,7 +427,7 @@ def _hook_facts(pipeline: Pipeline, plan: Plan) -> str:
 
 
 def _hook_counts(plan: Plan) -> str:
-    return f"{counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}"
+    return f"{format_count(len(plan.hooks), 'hook')} at {format_count(len(plan.bound_points), 'point')}"
 
 
 def _named_components(components: Mapping[str, Component]) -> str:
@@ -445,7 +452,7 @@ def _data_sources(pipeline: Pipeline) -> str:
     return ", ".join(parts)
 
 
-def _mix(data: DataSection) -> str:
+def _describe_mix(data: DataSection) -> str:
     """Return in words how several training sets are mixed, and what an epoch of them is."""
     shares = ", ".join(f"{name} {share}" for name, share in data.shares.items())
     if data.mix_order == "together":
@@ -455,7 +462,7 @@ def _mix(data: DataSection) -> str:
     else:
         order = f"{shares}, in turns"
     if isinstance(data.mix_epoch, int):
-        return f"{order}; an epoch has {counted(data.mix_epoch, 'step')}"
+        return f"{order}; an epoch has {format_count(data.mix_epoch, 'step')}"
     return f"{order}; an epoch ends with the {data.mix_epoch or 'longest'} set"
 
 
@@ -474,9 +481,9 @@ def _length(pipeline: Pipeline) -> str:
     if run.is_endless:
         lengths.append("no limit of epochs")
     if run.epoch_limit:
-        lengths.append(counted(run.epoch_limit, "epoch"))
+        lengths.append(format_count(run.epoch_limit, "epoch"))
     if run.max_iters:
-        lengths.append(counted(run.max_iters, "iteration"))
+        lengths.append(format_count(run.max_iters, "iteration"))
     text = " or ".join(lengths)
     if len(lengths) > 1:
         text += ", whichever comes first"
@@ -518,7 +525,7 @@ def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
         last_resort = f"the shuffle with seed {shuffle}"
     words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {last_resort} alone"}
     counts = [f"{reasons[reason]} {text}" for reason, text in words.items() if reasons[reason]]
-    pairs = counted(reasons.total(), "pair")
+    pairs = format_count(reasons.total(), "pair")
     text = f"{pairs} of neighbours: {', '.join(counts)}"
     if reasons["file"]:
         text += ", which is no fault by itself"

@@ -13,7 +13,7 @@ from hookflow.events.reading import read_object, read_regular
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, run_argument, short
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.render.loop import Row, rows
+from hookflow.graph.render.loop import Row, make_rows
 from hookflow.monitor.iteration_trace import TracedIteration, traced_iterations
 
 TRAINING_KINDS = ("standard", "step", "optimizer", "parameter", "comm")
@@ -111,7 +111,7 @@ def mean_times(totals: AttemptTotals, plan: Plan) -> IterationTimes:
     spans: list[TimeSpan] = []
     begin = 0.0
     known = 0
-    for row in _rows_of_iteration(plan):
+    for row in _list_iteration_rows(plan):
         duration = _duration_of(row, totals, plan)
         if not duration:
             continue
@@ -133,14 +133,14 @@ def mean_times(totals: AttemptTotals, plan: Plan) -> IterationTimes:
     return IterationTimes(begin, spans, totals.iterations, background=tuple(background), has_part=rest < 0)
 
 
-def _rows_of_iteration(plan: Plan) -> list[Row]:
-    return [row for row in rows(plan) if "iteration" in row.within]
+def _list_iteration_rows(plan: Plan) -> list[Row]:
+    return [row for row in make_rows(plan) if "iteration" in row.within]
 
 
 def _duration_of(row: Row, totals: AttemptTotals, plan: Plan) -> int:
     """Return the ns of a row in all iterations; 0 of what takes no time of the training thread, or an unknown part."""
     if row.binding is not None:
-        if not _fires_in_training_alone(row.binding, plan):
+        if not _is_training_only(row.binding, plan):
             return 0
         return totals.hooks[row.binding.id]
     if row.kind == "phase":
@@ -148,7 +148,7 @@ def _duration_of(row: Row, totals: AttemptTotals, plan: Plan) -> int:
     return 0
 
 
-def _fires_in_training_alone(binding: Binding, plan: Plan) -> bool:
+def _is_training_only(binding: Binding, plan: Plan) -> bool:
     point = plan.points[binding.point]
     if binding.beside or not plan.points.in_iteration(binding.point):
         return False

@@ -9,9 +9,9 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookflow.errors import Problem, UserError, by_place, first_few, nearest
-from hookflow.graph.schedule import Forecast, Length, forecast, window_is_empty
-from hookflow.pipeline.condition import METRICS
+from hookflow.errors import Problem, UserError, first_few, make_place_key, nearest
+from hookflow.graph.schedule import Forecast, Length, compute_forecasts, is_window_empty
+from hookflow.pipeline.condition import METRIC_PREFIX
 from hookflow.text import print_error
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Itera
         by_hook.setdefault(binding.hook, []).append(binding)
     for name, bindings in by_hook.items():
         where = loaded.places.of(f"hooks.{name}")
-        for message, hint in _silent(loaded, plan, name, bindings, forecasts):
+        for message, hint in _find_silent(loaded, plan, name, bindings, forecasts):
             yield Problem(message, where, hint)
-        yield from _doubtful_conditions(loaded, name)
+        yield from _find_doubtful_conditions(loaded, name)
 
 
-def _doubtful_conditions(loaded: Loaded, name: str) -> Iterator[Problem]:
+def _find_doubtful_conditions(loaded: Loaded, name: str) -> Iterator[Problem]:
     """Yield a problem for each condition of a hook that is constant or misspelt."""
     node = loaded.pipeline.hooks[name]
     conditions = {"when": node.when}
@@ -50,7 +50,7 @@ def _doubtful_conditions(loaded: Loaded, name: str) -> Iterator[Problem]:
             yield Problem(f'hook "{name}": the condition "{condition}" {doubt}', where, hint)
 
 
-def _silent(
+def _find_silent(
     loaded: Loaded, plan: Plan, name: str, bindings: list[Binding], forecasts: Mapping[int, Forecast]
 ) -> Iterator[tuple[str, str]]:
     """Yield a problem for a hook that never fires, even with a test; or not at some of its points.
@@ -61,7 +61,7 @@ def _silent(
     empty = []  # their window, from `from` to `until`, is empty
     silent = []
     for binding in bindings:
-        if binding.half != "exit" and window_is_empty(binding.trigger, plan.points[binding.point]):
+        if binding.half != "exit" and is_window_empty(binding.trigger, plan.points[binding.point]):
             empty.append(binding)
         waits_for_test = bool(loaded.pipeline.data.test) and _needs(binding, "test")
         if forecasts[binding.id].times == 0 and not waits_for_test:
@@ -78,21 +78,23 @@ def _silent(
         if str(binding.trigger) and has_data and binding not in empty and binding.half != "exit":
             yield f'hook "{name}" never fires at {binding.point}', f"{binding.trigger}: the run ends before that"
     if "val" in missing:
-        yield from _unread_metrics(name, bindings, silent, missing["val"])
+        yield from _find_unread_metrics(name, bindings, silent, missing["val"])
     for binding in empty:
         trigger = binding.trigger
         hint = f"from = {trigger.since} is not below until = {trigger.until}"
         yield f'hook "{name}" never fires at {binding.point}', hint
 
 
-def _unread_metrics(name: str, bindings: list[Binding], silent: list[Binding], why: str) -> Iterator[tuple[str, str]]:
+def _find_unread_metrics(
+    name: str, bindings: list[Binding], silent: list[Binding], why: str
+) -> Iterator[tuple[str, str]]:
     """Yield a problem for each silent point of a validation at which alone a hook reads some metrics."""
     slots_read: set[str] = set()
     for binding in bindings:
         if binding not in silent:
             slots_read.update(binding.reads)
     for binding in silent:
-        metrics = [slot for slot in binding.reads if slot.startswith(METRICS) and slot not in slots_read]
+        metrics = [slot for slot in binding.reads if slot.startswith(METRIC_PREFIX) and slot not in slots_read]
         if metrics and _needs(binding, "val"):
             hint = f"it reads {', '.join(metrics)} there, and {why}"
             yield f'hook "{name}" never fires at {binding.point}', hint
@@ -144,7 +146,7 @@ def read_pipeline(
                 compile_pipeline(error.rest, base, imports=imports)
             except UserError as of_hooks:
                 problems += of_hooks.problems
-        raise UserError(sorted(problems, key=by_place)) from None
+        raise UserError(sorted(problems, key=make_place_key)) from None
 
 
 def missing_weights(loaded: Loaded, folder: Path) -> Iterator[Problem]:
@@ -167,7 +169,7 @@ def missing_weights(loaded: Loaded, folder: Path) -> Iterator[Problem]:
         yield Problem(f'there is no file "{path}"', loaded.places.of(written_key), nearest_sibling(path))
 
 
-def numbers_not_finite(loaded: Loaded) -> Iterator[Problem]:
+def find_non_finite_numbers(loaded: Loaded) -> Iterator[Problem]:
     """Yield a problem for each argument of an optimizer that is infinite, or no number: the weights would be, too."""
     from hookflow.pipeline.load import key_of
     from hookflow.pipeline.source_map import walk
@@ -199,31 +201,31 @@ def valid_plan(
     Unless it `imports`, of the user's hooks only the file's words are known. A run that `begins` needs the files of its
     initial weights; a resumed one does not read them. Raises UserError with all that is wrong.
     """
-    from hookflow.hooks.arguments import wrong_by_source
+    from hookflow.hooks.arguments import find_source_problems
     from hookflow.hooks.compile import compile_pipeline
-    from hookflow.pipeline.load import missing_components, wrong_parts
-    from hookflow.service.bare_amounts import mixed_amounts
+    from hookflow.pipeline.load import find_part_problems, missing_components
+    from hookflow.service.bare_amounts import find_mixed_amounts
     from hookflow.service.weights import resolve_weights
 
     folder = base or loaded.source.parent
-    problems = [*missing_components(loaded, folder), *wrong_parts(loaded), *wrong_by_source(loaded, folder)]
-    problems += numbers_not_finite(loaded)
+    problems = [*missing_components(loaded, folder), *find_part_problems(loaded), *find_source_problems(loaded, folder)]
+    problems += find_non_finite_numbers(loaded)
     if begins:
         problems += missing_weights(loaded, folder)
         problems += resolve_weights(loaded)[1]
     if loaded.pipeline.notify is not None:
-        from hookflow.notify.section import wrong_notifications
+        from hookflow.notify.section import find_notification_problems
 
-        problems += wrong_notifications(loaded)
+        problems += find_notification_problems(loaded)
     try:
         plan = compile_pipeline(loaded, base, shuffle, imports=imports)
     except UserError as error:
         problems += error.problems
-        raise UserError(sorted(problems, key=by_place)) from None
-    problems += mixed_amounts(loaded, plan)
+        raise UserError(sorted(problems, key=make_place_key)) from None
+    problems += find_mixed_amounts(loaded, plan)
     if problems:
-        raise UserError(sorted(problems, key=by_place))
-    forecasts = forecast(plan, Length.of(loaded.pipeline))
+        raise UserError(sorted(problems, key=make_place_key))
+    forecasts = compute_forecasts(plan, Length.of(loaded.pipeline))
     warnings = (*plan.warnings, *lint(loaded, plan, forecasts))
     return replace(plan, warnings=warnings)
 
@@ -263,7 +265,7 @@ def open_target(
     from hookflow.events.rundir import short
     from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.load import load
-    from hookflow.service.runs import find_run, recorded_plan
+    from hookflow.service.runs import find_run, read_recorded_plan
 
     if named is not None and not named.endswith(".toml") and not Path(named).is_file():
         if overrides or without or only or shuffle is not None:
@@ -272,7 +274,7 @@ def open_target(
         run = find_run(named, runs, or_file=True)
         loaded = load(short(run.pipeline), recorded=True, environment=False)
         base = Path(run.describe().get("base", "."))
-        return Target(run.id, loaded, recorded_plan(run), base, run, imports=False)  # a run directory is data
+        return Target(run.id, loaded, read_recorded_plan(run), base, run, imports=False)  # a run directory is data
     path = Path(named or only_pipeline())
     loaded = read_pipeline(path, overrides, without=without, only=only, imports=imports)
     plan = compile_pipeline(loaded, shuffle=shuffle, imports=imports)
@@ -308,7 +310,7 @@ def only_pipeline() -> Path:
 
 def no_point(points: Points, name: str) -> Problem:
     """Return what is wrong with asking for a point of that name, which is none."""
-    both = points.points_of_around(name)
+    both = points.find_points_of_around(name)
     if both is not None:
         return Problem(f"{name} is two points", hint=f"name one of them: {' or '.join(both)}")
     names = [point.name for point in points]

@@ -8,8 +8,8 @@ from typing import Any
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.deletion import BACK_LINK
 from hookflow.events.rundir import RunDir, run_argument, short
-from hookflow.events.temporary_files import temporary_folder
-from hookflow.runner.checkpoint.manifest import DamagedError, damage, directory_name, read_manifest
+from hookflow.events.temporary_files import find_temporary_folder
+from hookflow.runner.checkpoint.manifest import DamagedError, directory_name, find_damage, read_manifest
 
 _TEMPORARY_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 """The folders of `identity_of_copy`, which go with this process."""
@@ -21,7 +21,7 @@ def restore_run(checkpoint: Path, root: Path) -> RunDir:
     Raises UserError where the run has a directory there, or the checkpoint is damaged or does not say which run it is
     of.
     """
-    found_damage = damage(checkpoint)
+    found_damage = find_damage(checkpoint)
     if found_damage:
         raise UserError(Problem(f"the checkpoint {short(checkpoint)} cannot be used: {found_damage}", Where("RUN")))
     identity = _identity(checkpoint)
@@ -46,7 +46,7 @@ def identity_of_copy(checkpoint: Path) -> RunDir:
     Raises UserError where the copy does not say that.
     """
     identity = _identity(checkpoint)
-    folder = tempfile.TemporaryDirectory(prefix="hookflow-", dir=temporary_folder())
+    folder = tempfile.TemporaryDirectory(prefix="hookflow-", dir=find_temporary_folder())
     _TEMPORARY_FOLDERS.append(folder)
     run_dir = RunDir(Path(folder.name) / identity["name"] / identity["id"])
     _write_identity(run_dir, checkpoint, identity)

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hookflow.events.initial_weights import recorded_weights
-from hookflow.events.recorded_code import latest_code
+from hookflow.events.initial_weights import read_recorded_weights
+from hookflow.events.recorded_code import find_latest_code
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
-from hookflow.monitor.feed import Live
+from hookflow.monitor.feed import LogFollower
 from hookflow.monitor.health import Health, judge
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import metric_rows
-from hookflow.numbers import counted, duration, percent, size
+from hookflow.numbers import duration, format_count, format_percent, size
 from hookflow.service.saved_checkpoints import SavedCheckpoint, list_saved
 
 Row = tuple[str, ...]
@@ -67,7 +67,7 @@ class RunFacts:
     @classmethod
     def read(cls, run: RunDir) -> RunFacts:
         """Read the logs of a run to their present end."""
-        live = Live(run, kept=True)
+        live = LogFollower(run, kept=True)
         live.read_all()
         health = judge(run, live.state, time.time())
         return cls(run, live.state, live.plan or NO_PLAN, health, list_saved(run))
@@ -101,7 +101,7 @@ class RunFacts:
                 yield "", entry.text
             yield "", f"{format_date(attempt.until)} {ended}"
 
-    def setting_facts(self) -> Iterator[Fact]:
+    def iter_setting_facts(self) -> Iterator[Fact]:
         """Yield what the run was executed on, as far as it got to tell."""
         description = self.run.describe()
         began = description.get("created") or self.state.run.get("t")
@@ -110,14 +110,14 @@ class RunFacts:
         parent = self.run.parent()
         if parent is not None:
             yield "forked from", f"{parent} (iteration {parent.it:,})"
-        for model, weights in recorded_weights(self.run).items():
+        for model, weights in read_recorded_weights(self.run).items():
             yield "weights", f"{model} began with {weights} (iteration {weights.it:,})"
         source = description.get("source")
         if source:
             words = [str(short(Path(source).absolute()))]
             words += [format_override(override) for override in description.get("overrides", ())]
             yield "pipeline", " ".join(words)
-        code = latest_code(self.run)
+        code = find_latest_code(self.run)
         if code is not None:
             yield "code", str(code)
         if self.state.run:
@@ -127,7 +127,7 @@ class RunFacts:
 
     def _model_text(self) -> str:
         run = self.state.run
-        text = f"{run['model']}, {counted(run['params'], 'parameter')}"
+        text = f"{run['model']}, {format_count(run['params'], 'parameter')}"
         layers = run["layers"]
         if not layers:
             return text
@@ -144,9 +144,9 @@ class RunFacts:
 
     def _data_facts(self) -> Iterator[Fact]:
         for split, data in self.state.run["data"].items():
-            text = f"{data['name']}, {counted(data['batches'], 'batch')}"
+            text = f"{data['name']}, {format_count(data['batches'], 'batch')}"
             if data["examples"]:  # of a stream they are unknown
-                text = f"{counted(data['examples'], 'example')} of {text}"
+                text = f"{format_count(data['examples'], 'example')} of {text}"
             yield split, text
 
     def metric_rows(self) -> list[Row]:
@@ -187,10 +187,10 @@ class RunFacts:
         for each in self.hook_totals():
             share = "-"
             if each.inside and iterating:
-                share = f"{percent(each.inside / iterating)} %"
+                share = f"{format_percent(each.inside / iterating)} %"
             cells = [each.hook, f"{each.calls:,}", share, duration(each.outside) if each.outside else "-"]
             if has_device:
-                cells.insert(3, f"{percent(each.on_device)} %" if each.on_device else "-")
+                cells.insert(3, f"{format_percent(each.on_device)} %" if each.on_device else "-")
             rows.append(tuple(cells))
         return rows
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
 
 
-LATEST = "latest"
+LATEST_RUN_NAME = "latest"
 """The newest run of all, where no run is called so."""
 TRAINING_RECORD = re.compile(rb'"k":"(?!error|scalars)[a-z]+","t":[^,]+,"it":[1-9]')
 """A record of a run that has done an iteration; errors and scalars may be of the one under way."""
@@ -38,13 +38,13 @@ def find_run(
     else:
         unreadable: list[str] = []
         runs = all_runs(root, unreadable.append)
-        run = _chosen(runs, wanted, having) or _raise_unknown(wanted, root, runs, unreadable, or_file)
+        run = _choose_run(runs, wanted, having) or _raise_unknown(wanted, root, runs, unreadable, or_file)
     with suppress(FileNotFoundError, IsADirectoryError):  # it has not got as far as to have one
         open_regular(run.events).close()
     return run
 
 
-def _chosen(runs: list[RunDir], wanted: str | None, having: Callable[[RunDir], bool] | None) -> RunDir | None:
+def _choose_run(runs: list[RunDir], wanted: str | None, having: Callable[[RunDir], bool] | None) -> RunDir | None:
     """Return the run that `wanted` means, of these, the newest first. Raises UserError when it means several."""
     name = wanted
     if not wanted and runs:
@@ -63,8 +63,8 @@ def _chosen(runs: list[RunDir], wanted: str | None, having: Callable[[RunDir], b
         raise UserError(Problem(message, Where("RUN"), ", ".join(run.id for run in close[:5])))
     if close:
         return close[0]
-    if wanted == LATEST and runs:
-        return _chosen(runs, None, having)
+    if wanted == LATEST_RUN_NAME and runs:
+        return _choose_run(runs, None, having)
     return None
 
 
@@ -140,7 +140,7 @@ def failure_report(run_dir: RunDir) -> str:
     return f"the run ended without a reason; see {short(run_dir.output)}"
 
 
-def recorded_plan(run: RunDir) -> "Plan":
+def read_recorded_plan(run: RunDir) -> "Plan":
     """Return the plan of a run. Raises UserError when it cannot be read."""
     from hookflow.graph.plan import Plan
 

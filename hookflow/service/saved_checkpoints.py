@@ -58,7 +58,7 @@ def list_saved(run: RunDir, *, verify: bool = False) -> list[SavedCheckpoint]:
 
 def _read_checkpoint(path: Path, names: Sequence[str], verify: bool) -> SavedCheckpoint:
     from hookflow.events.rundir import short
-    from hookflow.runner.checkpoint.manifest import DamagedError, damage, read_manifest
+    from hookflow.runner.checkpoint.manifest import DamagedError, find_damage, read_manifest
 
     manifest: Mapping[str, Any] = {}
     with suppress(DamagedError):  # `damage` says so
@@ -80,5 +80,5 @@ def _read_checkpoint(path: Path, names: Sequence[str], verify: bool) -> SavedChe
         exception=manifest.get("exception"),
         bytes=num_bytes,
         files=files,
-        damage=damage(path, thorough=verify),
+        damage=find_damage(path, thorough=verify),
     )

@@ -75,22 +75,22 @@ def find_weights(use: str, root: Path, model: str) -> WeightsSource:
     return WeightsSource(run_dir.id, name, folder.name, int(manifest["it"]), str(folder), entry, checksum)
 
 
-def differing_weights(first: RunDir, other: RunDir) -> Iterator[str]:
+def compare_weights(first: RunDir, other: RunDir) -> Iterator[str]:
     """Yield a line for each model that began with other weights in one of two runs."""
-    from hookflow.events.initial_weights import recorded_weights
+    from hookflow.events.initial_weights import read_recorded_weights
 
-    first_sources = recorded_weights(first)
-    other_sources = recorded_weights(other)
+    first_sources = read_recorded_weights(first)
+    other_sources = read_recorded_weights(other)
     for model in sorted(first_sources.keys() | other_sources.keys()):
         first_source = first_sources.get(model)
         other_source = other_sources.get(model)
-        if _checksum(first_source) != _checksum(other_source):
+        if _read_checksum(first_source) != _read_checksum(other_source):
             first_text = first_source or "no weights of a run"
             other_text = other_source or "no weights of a run"
             yield f"{model} begins with {first_text}, and with {other_text}"
 
 
-def _checksum(source: WeightsSource | None) -> str:
+def _read_checksum(source: WeightsSource | None) -> str:
     if source is None:
         return ""
     return source.sha256

@@ -18,15 +18,15 @@ from hookflow.monitor.summary import RunSummary, RunSummaryReader
 from hookflow.numbers import number
 from hookflow.runner.distributed.failures import ChildExit, ChildProcess
 from hookflow.runner.process.launch import cores, new_run, start
-from hookflow.runner.process.signals import SIGNALS
+from hookflow.runner.process.signals import END_SIGNALS
 from hookflow.service.pipelines import valid_plan
 from hookflow.service.runs import failure_report
-from hookflow.sweep.search import State, Trial
+from hookflow.sweep.search import State, SweepTrial
 from hookflow.sweep.sweep import Sweep
 from hookflow.sweep.trial_server import TrialServer
 from hookflow.text import print_error
 
-PERIOD = 0.2
+POLL_PERIOD_SECONDS = 0.2
 """Seconds between looks at the trials that train."""
 
 
@@ -62,7 +62,7 @@ def check_devices(sweep: Sweep) -> None:
 class TrialJob:
     """A trial that trains: its process, unless an earlier sweep has started it, and what its log says."""
 
-    trial: Trial
+    trial: SweepTrial
     run: RunDir
     slot: int
     glance: RunSummaryReader
@@ -98,19 +98,19 @@ class SweepExecutor:
 
         Raises UserError where the folder of the sweep cannot be written any more, once those that train have ended.
         """
-        for signal_ in SIGNALS:
+        for signal_ in END_SIGNALS:
             signal.signal(signal_, lambda got, _: self.asked.append(got))
         waiting = [number for number in numbers if not self._sweep.trial(number).done]
         active: list[TrialJob] = []
         try:
             if self._in_process and waiting:
-                self._server = TrialServer(self._sweep.path / "trial_server.log", self._environment(0))
+                self._server = TrialServer(self._sweep.path / "trial_server.log", self._make_environment(0))
             while active or (waiting and not self.asked):
                 while waiting and len(active) < self._jobs and not self.asked:
                     free = next(slot for slot in range(self._jobs) if slot not in {job.slot for job in active})
                     active += filter(None, [self._begin(self._sweep.trial(waiting.pop(0)), free)])
-                time.sleep(PERIOD)
-                active = [job for job in active if not self._over(job)]
+                time.sleep(POLL_PERIOD_SECONDS)
+                active = [job for job in active if not self._check_trial(job)]
         except OSError as error:
             self._end(active)
             message = f"the sweep {self._sweep.id} cannot be recorded: {error.strerror}: {short(self._sweep.path)}"
@@ -127,8 +127,8 @@ class SweepExecutor:
         left = [*jobs]
         while left:
             for job in left:
-                self._hand_on(job)
-            time.sleep(PERIOD)
+                self._forward_signal(job)
+            time.sleep(POLL_PERIOD_SECONDS)
             left = [job for job in left if not self._has_ended(job)]
 
     @staticmethod
@@ -137,7 +137,7 @@ class SweepExecutor:
             return job.exit() is not None
         return job.run.life() != "alive"
 
-    def _begin(self, trial: Trial, slot: int) -> TrialJob | None:
+    def _begin(self, trial: SweepTrial, slot: int) -> TrialJob | None:
         """Start the run of a trial, or resume it; None where that fails, or the run is over by now."""
         sweep = self._sweep
         if trial.state in ("running", "interrupted") and (run := RunDir(Path(trial.run))).path.is_dir():
@@ -154,7 +154,7 @@ class SweepExecutor:
             sweep.keep(replace(trial, state="running"))
             return job
         values = sweep.suggest(trial.number)
-        trial = Trial(trial.number, values)
+        trial = SweepTrial(trial.number, values)
         try:
             loaded = sweep.load(values)
             run = new_run(loaded, valid_plan(loaded))
@@ -168,7 +168,7 @@ class SweepExecutor:
         self._say(f"trial {trial.number}  starts {run.id}  {trial.text}")
         return job
 
-    def _environment(self, slot: int) -> dict[str, str]:
+    def _make_environment(self, slot: int) -> dict[str, str]:
         """Return the variables of the environment that share the machine out among the trials."""
         if self._gpus:
             return {"CUDA_VISIBLE_DEVICES": self._gpus[slot % len(self._gpus)]}
@@ -181,24 +181,24 @@ class SweepExecutor:
             if self._server is not None:
                 job.child = self._server.start(job.run, *options)
             else:
-                job.child = start(job.run, *options, environment=self._environment(job.slot))
+                job.child = start(job.run, *options, environment=self._make_environment(job.slot))
             return job.child
 
         job.exit = ChildExit(job.run, begin)
         job.exit()
 
-    def _over(self, job: TrialJob) -> bool:
+    def _check_trial(self, job: TrialJob) -> bool:
         """Look at a trial that trains; return whether it is over."""
-        self._hand_on(job)
+        self._forward_signal(job)
         over = self._has_ended(job)
         seen = job.glance.read(time.time())
         if over:
             self._record(job, seen)
             return True
-        points = self._points(seen)
+        points = self._list_points(seen)
         if seen.state.metrics.by_name and not points and not self._doubts:
             self._doubts = True
-            self._say(f"warning: {self._lacks(seen)}")
+            self._say(f"warning: {self._describe_missing_metric(seen)}")
         if len(points) > len(job.trial.points):
             job.trial = self._sweep.keep(replace(job.trial, points=points, value=self._sweep.best(points)))
             if not job.hopeless and self._sweep.should_prune(job.trial):
@@ -206,24 +206,24 @@ class SweepExecutor:
                 send(job.run, "stop")
         return False
 
-    def _hand_on(self, job: TrialJob) -> None:
+    def _forward_signal(self, job: TrialJob) -> None:
         """Send the process of a trial the next signal that it has not had."""
         if job.signals < len(self.asked):
             with suppress(ProcessLookupError, KeyError):
                 os.kill(job.child.pid if job.child else job.run.describe()["pid"], self.asked[job.signals])
             job.signals += 1
 
-    def _points(self, seen: RunSummary) -> list[float]:
+    def _list_points(self, seen: RunSummary) -> list[float]:
         return [value for _, value in seen.state.metrics.by_name.get(self._sweep.section.metric, ())]
 
-    def _lacks(self, seen: RunSummary) -> str:
+    def _describe_missing_metric(self, seen: RunSummary) -> str:
         metric = self._sweep.section.metric
         known = seen.state.metrics.by_name
         return f'no validation has given the metric "{metric}"; {nearest_or_all(metric, known, "it has")}'
 
     def _record(self, job: TrialJob, seen: RunSummary) -> None:
         """Write down how a trial has ended."""
-        points = self._points(seen)
+        points = self._list_points(seen)
         value = self._sweep.best(points)
         trial = replace(job.trial, points=points, value=value)
         state: State = "failed"
@@ -234,7 +234,7 @@ class SweepExecutor:
         elif seen.health.condition in ("stopped", "interrupted"):
             state = "interrupted"
         if state == "finished" and value is None:
-            self._fail(trial, self._lacks(seen))
+            self._fail(trial, self._describe_missing_metric(seen))
         elif state == "failed":
             self._fail(trial, seen.reason or failure_report(job.run))
         else:
@@ -245,6 +245,6 @@ class SweepExecutor:
                 result = f"  {self._sweep.section.metric} {number(value)}"
             self._say(f"trial {trial.number}  {state}{result}  {trial.text}")
 
-    def _fail(self, trial: Trial, reason: str) -> None:
+    def _fail(self, trial: SweepTrial, reason: str) -> None:
         self._sweep.keep(replace(trial, state="failed", reason=reason))
         print_error(f"trial {trial.number}  failed  {trial.text}\n    {reason}")

@@ -21,7 +21,7 @@ State = Literal["waiting", "running", "finished", "pruned", "interrupted", "fail
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SweepTrial:
     """A trial: its values by key, its run (a path), and what came of it: the best `value`, or the reason of a failure.
 
     `points` are the values of the metric so far, one a validation.
@@ -74,14 +74,14 @@ def draw_value(values: Sequence[Any] | SweepRange, generator: random.Random) -> 
     return min(max(rounded, low), high)
 
 
-STATES = {"finished": "COMPLETE", "pruned": "PRUNED", "running": "RUNNING", "interrupted": "RUNNING"}
-PRUNERS = {"median": "Median", "halving": "SuccessiveHalving", "hyperband": "Hyperband", None: "Nop"}
+OPTUNA_STATES = {"finished": "COMPLETE", "pruned": "PRUNED", "running": "RUNNING", "interrupted": "RUNNING"}
+PRUNER_NAMES = {"median": "Median", "halving": "SuccessiveHalving", "hyperband": "Hyperband", None: "Nop"}
 """Optuna's names for the states of trials, and for its classes of pruners, to which "Pruner" is added."""
 
 
-def suggest(section: SweepSection, mode: Mode, trials: Iterable[Trial], number: int) -> dict[str, Any]:
+def suggest(section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], number: int) -> dict[str, Any]:
     """Return the values that the sampler chooses for a trial by the others."""
-    study = _study(section, mode, trials, number)
+    study = _make_study(section, mode, trials, number)
     chosen = study.ask(_distributions(section)).params
     suggested = {}
     for key, value in chosen.items():
@@ -93,14 +93,14 @@ def suggest(section: SweepSection, mode: Mode, trials: Iterable[Trial], number: 
     return suggested
 
 
-def should_prune(section: SweepSection, mode: Mode, trials: Iterable[Trial], trial: Trial) -> bool:
+def should_prune(section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], trial: SweepTrial) -> bool:
     """Say whether the pruner ends a trial at its latest value."""
-    study = _study(section, mode, trials, trial.number)
+    study = _make_study(section, mode, trials, trial.number)
     study.add_trial(_frozen(section, trial))
     return bool(study.pruner.prune(study, study.trials[-1]))
 
 
-def _study(section: SweepSection, mode: Mode, trials: Iterable[Trial], number: int) -> optuna.Study:
+def _make_study(section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], number: int) -> optuna.Study:
     """Return the study of all trials but that of the number."""
     import optuna
 
@@ -109,18 +109,18 @@ def _study(section: SweepSection, mode: Mode, trials: Iterable[Trial], number: i
     direction = "minimize"
     if mode == "max":
         direction = "maximize"
-    pruner = getattr(optuna.pruners, f"{PRUNERS[section.pruner]}Pruner")()
+    pruner = getattr(optuna.pruners, f"{PRUNER_NAMES[section.pruner]}Pruner")()
     study = optuna.create_study(sampler=sampler, pruner=pruner, direction=direction)
     for trial in trials:
-        if trial.number != number and trial.state in STATES:
+        if trial.number != number and trial.state in OPTUNA_STATES:
             study.add_trial(_frozen(section, trial))
     return study
 
 
-def _frozen(section: SweepSection, trial: Trial) -> FrozenTrial:
+def _frozen(section: SweepSection, trial: SweepTrial) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
-    state = TrialState[STATES[trial.state]]
+    state = TrialState[OPTUNA_STATES[trial.state]]
     params: dict[str, Any] = {}
     for key, values in section.optuna.items():
         value = trial.values[key]
@@ -142,10 +142,10 @@ def _frozen(section: SweepSection, trial: Trial) -> FrozenTrial:
 
 def _distributions(section: SweepSection) -> dict[str, BaseDistribution]:
     """Return the distribution of each key that is searched."""
-    return {key: _distribution(values) for key, values in section.optuna.items()}
+    return {key: _make_distribution(values) for key, values in section.optuna.items()}
 
 
-def _distribution(values: Sequence[Any] | SweepRange) -> BaseDistribution:
+def _make_distribution(values: Sequence[Any] | SweepRange) -> BaseDistribution:
     """Return the distribution of a key; of a list it has the places, as optuna takes no lists and tables."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 

@@ -24,16 +24,16 @@ import tomli
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import Locks, try_lock
 from hookflow.events.rundir import short, write_whole
-from hookflow.metric_mode import Mode, mode_of
+from hookflow.metric_mode import Mode, choose_mode
 from hookflow.pipeline.layers import Override
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.registry import missing_package
 from hookflow.pipeline.schema import FOLD_KEY, SweepSection
 from hookflow.pipeline.source_map import as_toml, flat, split_key
 from hookflow.service.pipelines import read_pipeline, valid_plan
-from hookflow.sweep.search import Trial, draw_value, end_values, should_prune, suggest
+from hookflow.sweep.search import SweepTrial, draw_value, end_values, should_prune, suggest
 
-PREFIX = "sweep-"
+SWEEP_NAME_PREFIX = "sweep-"
 
 NOT_OF_TRAINING = ("sweep.", "notify.")
 """How the keys begin that no training depends on."""
@@ -50,7 +50,7 @@ class Sweep:
         self.loaded = loaded
         self.section: SweepSection = loaded.pipeline.sweep
         try:
-            self.mode: Mode = mode_of(self.section.metric, self.section.mode)
+            self.mode: Mode = choose_mode(self.section.metric, self.section.mode)
         except UserError as error:
             place = loaded.places.of("sweep.metric")
             raise UserError(replace(problem, where=place) for problem in error.problems) from None
@@ -68,7 +68,7 @@ class Sweep:
     def create(cls, file: Path, overrides: Sequence[str]) -> Sweep:
         """Return the sweep of a pipeline file, checked. Raises UserError with all that is wrong."""
         loaded = read_pipeline(file, overrides)
-        name = f"{PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        name = f"{SWEEP_NAME_PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         sweep = cls(Path(loaded.pipeline.run.dir).absolute() / loaded.pipeline.run.name / name, loaded)
         sweep.check()
         return sweep
@@ -97,8 +97,8 @@ class Sweep:
         except (OSError, ValueError, KeyError, TypeError):
             raise UserError(Problem(f"{short(path)} is no sweep that can be read")) from None
         sweep = cls(path, read_pipeline(file, overrides))
-        before = _fixed_values(then)
-        after = _fixed_values(tomli.loads(dump(sweep.loaded.public)))
+        before = _collect_fixed_values(then)
+        after = _collect_fixed_values(tomli.loads(dump(sweep.loaded.public)))
         for key in before | after:
             if before.get(key) != after.get(key):
                 message = f"{key} has changed since the sweep {sweep.id} began"
@@ -110,7 +110,7 @@ class Sweep:
         """Return the newest sweep of a pipeline file. Raises UserError where there is none."""
         run = cls(Path(), read_pipeline(file, overrides)).loaded.pipeline.run
         folder = Path(run.dir).absolute() / run.name
-        newest = max(folder.glob(f"{PREFIX}*/sweep.json"), default=None)
+        newest = max(folder.glob(f"{SWEEP_NAME_PREFIX}*/sweep.json"), default=None)
         if newest is None:
             raise UserError(Problem(f"there is no sweep in {short(folder)}", Where("--resume")))
         return cls.open(newest.parent)
@@ -122,16 +122,16 @@ class Sweep:
             raise UserError(Problem(f"the sweep {self.id} is already running"))
         return locks
 
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[SweepTrial]:
         """Return every trial as its file has it."""
         return [self.trial(number) for number in range(self.section.count)]
 
-    def trial(self, number: int) -> Trial:
+    def trial(self, number: int) -> SweepTrial:
         with suppress(OSError, ValueError, TypeError):  # it has not begun
-            return Trial(**json.loads(self._file(number).read_text("utf-8")))
-        return Trial(number)
+            return SweepTrial(**json.loads(self._file(number).read_text("utf-8")))
+        return SweepTrial(number)
 
-    def keep(self, trial: Trial) -> Trial:
+    def keep(self, trial: SweepTrial) -> SweepTrial:
         """Write the file of a trial."""
         write_whole(self._file(trial.number), json.dumps(asdict(trial)))
         return trial
@@ -146,19 +146,19 @@ class Sweep:
             missing = missing_package("[sweep.optuna]", "optuna", "optuna", self.loaded.places.of("sweep.optuna"))
             if missing:
                 problems.append(missing)
-        problems += self._wrong_values(imports)
-        problems += self._repeated_values()
+        problems += self._find_value_problems(imports)
+        problems += self._find_repeated_values()
         if problems:
             raise UserError(problems)
 
-    def _wrong_values(self, imports: bool) -> list[Problem]:
+    def _find_value_problems(self, imports: bool) -> list[Problem]:
         """Return what is wrong with each key, and with the pipeline of each value; the other keys have their first."""
         problems: list[Problem] = []
         first = {key: next(iter(end_values(values))) for key, values in self.section.searched.items()}
         for key, values in self.section.searched.items():
             if not _can_be_searched(key):
                 message = f'"{key}" is no key that a sweep can change'
-                problems.append(Problem(message, self._place(key), 'write one as "optimizer.args.lr"'))
+                problems.append(Problem(message, self._find_place(key), 'write one as "optimizer.args.lr"'))
                 continue
             for value in end_values(values):
                 try:
@@ -167,7 +167,7 @@ class Sweep:
                     problems += [problem for problem in error.problems if problem not in problems]
         return problems
 
-    def _repeated_values(self) -> list[Problem]:
+    def _find_repeated_values(self) -> list[Problem]:
         """Return a problem for each key of the grid that lists a value twice."""
         problems = []
         for key, values in self.section.grid.items():
@@ -175,15 +175,15 @@ class Sweep:
             repeated = [value for place, value in enumerate(values) if listed[place] in listed[:place]]
             if repeated:
                 message = f"{key} = {as_toml(repeated[0])} is listed twice, and would be trained twice"
-                problems.append(Problem(message, self._place(key)))
+                problems.append(Problem(message, self._find_place(key)))
         return problems
 
     def load(self, values: dict[str, Any], *, imports: bool = True) -> Loaded:
         """Return the pipeline with the values of a trial. Raises UserError."""
-        changes = [Override(f"{key}={as_toml(value)}", self._place(key)) for key, value in values.items()]
+        changes = [Override(f"{key}={as_toml(value)}", self._find_place(key)) for key, value in values.items()]
         return read_pipeline(self.loaded.source, [*self.loaded.overrides, *changes], imports=imports)
 
-    def _place(self, key: str) -> Where:
+    def _find_place(self, key: str) -> Where:
         if key == FOLD_KEY and self.section.folds is not None:
             return self.loaded.places.of("sweep.folds")
         return self.loaded.places.of(("sweep", self.section.kind, key))
@@ -207,7 +207,7 @@ class Sweep:
                 return {key: draw_value(values, generator) for key, values in section.random.items()}
         return suggest(section, self.mode, self.trials(), number)
 
-    def should_prune(self, trial: Trial) -> bool:
+    def should_prune(self, trial: SweepTrial) -> bool:
         """Say whether the pruner ends a trial at its latest value."""
         if self.section.pruner is None or not trial.points:
             return False
@@ -227,7 +227,7 @@ def check_sweep(loaded: Loaded, *, imports: bool = True) -> None:
         Sweep(Path(), loaded).check(imports=imports)
 
 
-def _fixed_values(pipeline: dict[str, Any]) -> dict[str, Any]:
+def _collect_fixed_values(pipeline: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a pipeline that must stay what they are while a sweep goes on."""
     return {key: value for key, value in flat(pipeline) if _is_fixed(key)}
 

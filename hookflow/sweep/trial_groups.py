@@ -9,7 +9,7 @@ from typing import Any
 
 from hookflow.monitor.aggregate import MetricAggregate
 from hookflow.pipeline.schema import FOLD_KEY
-from hookflow.sweep.search import Trial
+from hookflow.sweep.search import SweepTrial
 
 REPETITION_KEYS = frozenset({FOLD_KEY, "run.seed"})
 """The keys that repeat a setting, and are no part of it."""
@@ -20,7 +20,7 @@ class TrialGroup:
     """The trials that have the same `values` but for their folds and seeds."""
 
     values: dict[str, Any]
-    trials: Sequence[Trial]
+    trials: Sequence[SweepTrial]
 
     @property
     def best(self) -> MetricAggregate | None:
@@ -33,24 +33,24 @@ class TrialGroup:
         return _aggregate([last_of(trial) for trial in self.trials])
 
 
-def best_of(trial: Trial) -> float | None:
+def best_of(trial: SweepTrial) -> float | None:
     """Return the best value of a trial that is done."""
     if not trial.done:
         return None
     return trial.value
 
 
-def last_of(trial: Trial) -> float | None:
+def last_of(trial: SweepTrial) -> float | None:
     """Return the value of a trial's last validation, if the trial is done."""
     if not trial.done or not trial.points:
         return None
     return trial.points[-1]
 
 
-def group_trials(trials: Sequence[Trial]) -> list[TrialGroup]:
+def group_trials(trials: Sequence[SweepTrial]) -> list[TrialGroup]:
     """Return the groups of the trials that have begun, in the order of their first trials."""
     settings: dict[str, dict[str, Any]] = {}
-    members: defaultdict[str, list[Trial]] = defaultdict(list)
+    members: defaultdict[str, list[SweepTrial]] = defaultdict(list)
     for trial in trials:
         if not trial.values:
             continue

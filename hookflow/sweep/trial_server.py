@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.process_life import started_at
-from hookflow.events.run_lock import Locks, hand_over, release
+from hookflow.events.process_life import read_start_time
+from hookflow.events.run_lock import Locks, release, transfer_claim_to_child
 from hookflow.events.rundir import RunDir, short
 from hookflow.runner.process.launch import claim, start_notifying, start_python
 
-MODULE = "hookflow.sweep.trial_server"
+SERVER_MODULE = "hookflow.sweep.trial_server"
 
 MAX_MESSAGE = 1 << 20
 """Bytes of a message, at most."""
@@ -40,7 +40,7 @@ MAX_MESSAGE = 1 << 20
 NUM_FILES = 3
 """Open files of a message, at most: the one for the output, and two locks."""
 
-PRELOADED = (
+PRELOADED_MODULES = (
     "torch._dynamo",  # the first step of an optimizer imports it
     "torch.utils.serialization",
     "hookflow.hooks.builtin.checkpoint",
@@ -82,7 +82,7 @@ class TrialServer:
         with theirs, log.open("ab") as output:
             number = theirs.fileno()
             self._process = start_python(
-                MODULE, str(number), output=output, descriptors=(number,), environment=environment
+                SERVER_MODULE, str(number), output=output, descriptors=(number,), environment=environment
             )
 
     def start(self, run_dir: RunDir, *options: str) -> ForkedTraining:
@@ -91,14 +91,14 @@ class TrialServer:
         try:
             began = time.time()
             with run_dir.output.open("ab") as output:
-                child = self._fork([str(run_dir.path), *options], output, locks)
-            hand_over(locks, child.pid)
+                child = self._request_fork([str(run_dir.path), *options], output, locks)
+            transfer_claim_to_child(locks, child.pid)
             start_notifying(run_dir, child.pid, began)
             return child
         finally:
             release(locks)  # the training has copies
 
-    def _fork(self, arguments: Sequence[str], output: IO[bytes], locks: Locks) -> ForkedTraining:
+    def _request_fork(self, arguments: Sequence[str], output: IO[bytes], locks: Locks) -> ForkedTraining:
         message = json.dumps(arguments).encode()
         with suppress(OSError):  # the server is gone, which is found out below
             socket.send_fds(self._socket, [message], [output.fileno(), *locks])
@@ -117,7 +117,7 @@ class TrialServer:
             self._receive()
         if pid in self._exit_codes:
             return self._exit_codes[pid]
-        if self._is_gone and started_at(pid) is None:
+        if self._is_gone and read_start_time(pid) is None:
             return 1
         return None
 
@@ -146,7 +146,7 @@ class TrialServer:
         self._process.wait()
 
 
-def reason_against_fork() -> str:
+def find_fork_obstacle() -> str:
     """Return why this process must not be forked; empty if nothing speaks against it."""
     import torch
 
@@ -170,14 +170,14 @@ def wait_for_trial(connection: socket.socket) -> list[str] | None:
         message, files, *_ = socket.recv_fds(connection, MAX_MESSAGE, NUM_FILES)
         if not message:
             break
-        reason = reason_against_fork()
+        reason = find_fork_obstacle()
         if reason:
             answer: dict[str, int | str] = {"refused": reason}
         else:
-            pid = _fork()
+            pid = _fork_process()
             if pid == 0:
                 connection.close()
-                return _become_training(json.loads(message), files)
+                return _enter_training(json.loads(message), files)
             children.add(pid)
             answer = {"started": pid}
         for file in files:
@@ -187,7 +187,7 @@ def wait_for_trial(connection: socket.socket) -> list[str] | None:
     return None
 
 
-def _fork() -> int:
+def _fork_process() -> int:
     """Fork this process; return 0 in the new one."""
     with warnings.catch_warnings():
         # Python warns of threads of numpy's BLAS, which prepares itself for a fork.
@@ -195,7 +195,7 @@ def _fork() -> int:
         return os.fork()
 
 
-def _become_training(arguments: list[str], files: Sequence[int]) -> list[str]:
+def _enter_training(arguments: list[str], files: Sequence[int]) -> list[str]:
     """Give this process a session and the files of a training; return the arguments with the locks that it holds."""
     os.setsid()
     output, *locks = files
@@ -227,12 +227,12 @@ def _tell(connection: socket.socket, answer: Mapping[str, int | str]) -> bool:
 
 def main() -> None:
     """`python -m hookflow.sweep.trial_server SOCKET`: serve, and be each training that is forked."""
-    from hookflow.runner.attempt.main import execute, imported, prepare_process
+    from hookflow.runner.attempt.main import execute, import_trainer, prepare_process
 
     prepare_process()
     with suppress(Exception):  # raised again and reported where a training imports it
-        imported()
-        for module in PRELOADED:
+        import_trainer()
+        for module in PRELOADED_MODULES:
             importlib.import_module(module)
     gc.collect()
     gc.freeze()  # memory that no collection writes to stays shared with the trainings

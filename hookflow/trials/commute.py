@@ -22,29 +22,29 @@ from unittest.mock import patch
 import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.packing import series
+from hookflow.events.packing import iter_series
 from hookflow.events.records import Level, Record
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger, WantedPlaces
-from hookflow.graph.slots import OFFERED
+from hookflow.graph.slots import ARGUMENT_SLOTS
 from hookflow.graph.swaps import (
     BindingKey,
     OrderedPair,
     apply_swaps,
-    binding_key,
-    bring_together,
     find_neighbours,
     find_swaps,
     find_turned,
     find_unordered,
+    make_binding_key,
     order_key,
+    order_pairs_adjacent,
 )
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.registry import is_built_in
 from hookflow.hooks.spec import find_specs
 from hookflow.pipeline.by_epoch import batches_by_epoch
 from hookflow.pipeline.load import Loaded
-from hookflow.runner.attempt.main import collected_between
+from hookflow.runner.attempt.main import collect_between
 from hookflow.runner.builder.build import build
 from hookflow.runner.data.batches import split_of
 from hookflow.runner.data.source import RepeatedSource, Source, close
@@ -52,13 +52,13 @@ from hookflow.runner.device.precision import explain_oom, torch_settings
 from hookflow.runner.device.random_state import random_state
 from hookflow.runner.iteration.run import Run
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.trials.run_tensors import Leaves, TensorFingerprints, of_bytes, trained
+from hookflow.trials.run_tensors import Leaves, TensorFingerprints, iter_trained_values, of_bytes
 from hookflow.trials.run_tensors import Path as Leaf
 from hookflow.trials.temporary_run import (
     TRIAL_BATCHES,
     TRIAL_EPOCHS,
     TRIAL_ITERS,
-    fired_in,
+    count_firings,
     in_temporary_run,
     without_amounts,
 )
@@ -82,7 +82,7 @@ class ValueProbe:
     def __init__(self, plan: Plan) -> None:
         self.visits: list[PointVisit] = []
         self._saved: dict[Path, Leaves] = {}
-        for binding in probed(plan):
+        for binding in make_probe_bindings(plan):
             setattr(self, binding.method, partial(self._record_visit, binding.point, binding.takes[1:]))
 
     def _record_visit(self, point: str, names: Sequence[str], run: Run, *offered: Any) -> None:
@@ -108,7 +108,7 @@ class ValueProbe:
         self.visits.append(PointVisit(point, run.iter, leaves))
 
     @contextmanager
-    def watching_saves(self) -> Iterator[None]:
+    def watch_saves(self) -> Iterator[None]:
         """See what `torch.save` writes meanwhile, wherever that is; of a name the latest."""
         save = torch.save
 
@@ -121,7 +121,7 @@ class ValueProbe:
             yield
 
 
-def probed(plan: Plan) -> list[Binding]:
+def make_probe_bindings(plan: Plan) -> list[Binding]:
     """Return the probe's bindings, with the numbers that follow those of the plan: it fires last at each point.
 
     Effects of hooks inside the network show at the next point of the loop; at some points it looks for them always.
@@ -136,7 +136,7 @@ def probed(plan: Plan) -> list[Binding]:
     for id_, point in enumerate(points, len(plan.bindings)):
         takes = []
         if point.name != "after_save_checkpoint":
-            takes = [name for name in point.offers if name in OFFERED]
+            takes = [name for name in point.offers if name in ARGUMENT_SLOTS]
         method = f"at_{point.name}"
         arguments = ("run", *takes)
         result.append(Binding(PROBE_NAME, point.name, method, "whole", arguments, Trigger(), phase="last", id=id_))
@@ -145,7 +145,7 @@ def probed(plan: Plan) -> list[Binding]:
 
 def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
     fingerprints = TensorFingerprints()
-    for kind, _, path, value in trained(run.models, run.optimizers):
+    for kind, _, path, value in iter_trained_values(run.models, run.optimizers):
         if path[-1] != "params":
             yield from fingerprints.of(value, kind, *path)
     for owner, model in run.models.items():
@@ -166,7 +166,7 @@ def _without_requesters(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    for path in _files_of_hooks(folder):
+    for path in _list_hook_files(folder):
         name = str(path.relative_to(folder))
         state = None
         if path.suffix in (".pt", ".pth", ".ckpt"):
@@ -178,7 +178,7 @@ def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
             yield from TensorFingerprints().of(state, "files", name)
 
 
-def _files_of_hooks(folder: Path) -> list[Path]:
+def _list_hook_files(folder: Path) -> list[Path]:
     """Return the files that hooks have written in a run directory: all but those of the runner, sorted."""
     run_dir = RunDir(folder)
     of_runner = {
@@ -276,7 +276,7 @@ class TrialRunner:
         probe = ValueProbe(plan)
         planned_probe = PlannedHook(PROBE_NAME, "", {}, "last", "", "", "raise")
         hooks = (*plan.hooks, planned_probe)
-        bindings = (*plan.bindings, *probed(plan))
+        bindings = (*plan.bindings, *make_probe_bindings(plan))
         plan_with_probe = replace(plan, hooks=hooks, bindings=bindings)
 
         is_first = self.count == 0
@@ -293,7 +293,7 @@ class TrialRunner:
             section = run.model_copy(update={"compile": False})  # it would take longer than all the rest
             parts = replace(parts, section=section, data=self.data, hooks={**parts.hooks, PROBE_NAME: probe})
             execute = partial(Trainer.train_once, test=run.test, epochs=TRIAL_EPOCHS, iters=TRIAL_ITERS)
-            with redirect_stdout(io.StringIO()), errors, probe.watching_saves():
+            with redirect_stdout(io.StringIO()), errors, probe.watch_saves():
                 _, recorded = in_temporary_run(
                     self.loaded, parts, plan_with_probe, execute, say, prints_failure=not may_raise
                 )
@@ -306,12 +306,12 @@ class TrialRunner:
             raised = f"{type(error).__name__}: {message}"
         self.seconds += time.perf_counter() - began
 
-        times_fired = fired_in(recorded)
+        times_fired = count_firings(recorded)
         fired = set()
         for binding in plan.bindings:
             if times_fired[binding.id]:
-                fired.add((binding.point, binding_key(binding)))
-        visits = (*probe.visits, _logged(recorded))
+                fired.add((binding.point, make_binding_key(binding)))
+        visits = (*probe.visits, _collect_logged(recorded))
         return TrialTrace(visits, frozenset(fired), raised)
 
 
@@ -334,7 +334,7 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
             num_batches = min(most_batches[split_of(name)], len(source))
             data[name] = FewBatches(source, num_batches, "a trial", run.seed)
         try:
-            with collected_between() as collect:
+            with collect_between() as collect:
                 yield TrialRunner(loaded, base, data, say, collect)
         except TrialLimitError:
             hint = "try a smaller model, or fewer hooks: --only HOOK"
@@ -345,12 +345,12 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
                 close(source)
 
 
-def _logged(recorded: Sequence[Record]) -> PointVisit:
+def _collect_logged(recorded: Sequence[Record]) -> PointVisit:
     """Return what hooks have logged, in all iterations; of one name the last number of each counts."""
     numbers: dict[str, dict[int, float]] = {}
     for record in recorded:
         if record["k"] == "scalars":
-            for name, iterations, values in series(record):
+            for name, iterations, values in iter_series(record):
                 numbers.setdefault(name, {}).update(zip(iterations, values, strict=True))
     leaves: Leaves = {}
     for name, by_iteration in numbers.items():
@@ -398,12 +398,12 @@ def difference(a: TrialTrace, b: TrialTrace, noise: frozenset[Leaf]) -> str:
 
     differences = list(_visit_differences(a, b, noise))
     if not differences:
-        if _visited_points(a) == _visited_points(b):
+        if _list_visited_points(a) == _list_visited_points(b):
             return ""
         return "differ in which points are fired"
 
     texts_by_part = _describe_parts(differences[0])
-    later_parts = _later_parts(differences[1:], texts_by_part)
+    later_parts = _list_later_parts(differences[1:], texts_by_part)
     text = f"differ in {'; in '.join(texts_by_part.values())}"
     if later_parts:
         text += f"; later in {', '.join(later_parts[:MAX_NAMED])}"
@@ -413,7 +413,7 @@ def difference(a: TrialTrace, b: TrialTrace, noise: frozenset[Leaf]) -> str:
     return text
 
 
-def _visited_points(trace: TrialTrace) -> list[tuple[str, int]]:
+def _list_visited_points(trace: TrialTrace) -> list[tuple[str, int]]:
     return [(visit.point, visit.iter) for visit in trace.visits]
 
 
@@ -439,18 +439,18 @@ def _visit_differences(a: TrialTrace, b: TrialTrace, noise: frozenset[Leaf] = fr
             yield VisitDifference(in_a, in_b, differing)
 
 
-def _later_parts(differences: Sequence[VisitDifference], known: Collection[str]) -> list[str]:
+def _list_later_parts(differences: Sequence[VisitDifference], known: Collection[str]) -> list[str]:
     """Return the parts, each once, that later visits differ in and the first one, in `known`, does not."""
     parts: list[str] = []
     for difference in differences:
         for leaf in difference.leaves:
-            part = _part(leaf)
+            part = _find_part(leaf)
             if part not in known and part not in parts:
                 parts.append(part)
     return parts
 
 
-def changing(a: TrialTrace, b: TrialTrace) -> frozenset[Leaf]:
+def find_noise(a: TrialTrace, b: TrialTrace) -> frozenset[Leaf]:
     """Return what differs between two trials of the same order: times, and what follows from them."""
     units: set[Leaf] = set()
     for visit_difference in _visit_differences(a, b):
@@ -468,7 +468,7 @@ def unit_of(leaf: Leaf) -> Leaf:
     return leaf
 
 
-def _part(leaf: Leaf) -> str:
+def _find_part(leaf: Leaf) -> str:
     """Return the part of a trace that a value belongs to, as reports call it."""
     if len(leaf) > 1 and leaf[0] == "hooks":
         return f"`{leaf[1]}`"
@@ -481,9 +481,9 @@ def _describe_parts(visit_difference: VisitDifference) -> dict[str, str]:
     """Return by part what differs in it, in the order of reports."""
     leaves_by_part: dict[str, list[Leaf]] = {}
     for leaf in visit_difference.leaves:
-        leaves_by_part.setdefault(_part(leaf), []).append(leaf)
+        leaves_by_part.setdefault(_find_part(leaf), []).append(leaf)
     all_leaves = {**visit_difference.a.leaves, **visit_difference.b.leaves}
-    totals = Counter(_part(leaf) for leaf in all_leaves)
+    totals = Counter(_find_part(leaf) for leaf in all_leaves)
     places = {PART_WORDS.get(part, part): place for place, part in enumerate(PART_ORDER)}
 
     texts = {}
@@ -532,7 +532,7 @@ class CommuteResult:
     seconds: float
 
 
-def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> CommuteResult:
+def run_commute_trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> CommuteResult:
     """Try every pair that nothing orders. `say` takes the messages of the run; files are relative to `base`.
 
     Exceptions in the order of the plan propagate, as in a dry run.
@@ -555,7 +555,7 @@ def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], 
         leaking = []
         same = []
         for pair in outcome.same:
-            if search.leaks(pair):
+            if search.is_noisy(pair):
                 leaking.append(pair)
             else:
                 same.append(pair)
@@ -564,13 +564,13 @@ def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], 
             same=tuple(same),
             leaking=tuple(leaking),
             untried=tuple(untried),
-            noise=tuple(sorted(_noise_name(unit) for unit in search.noise)),
+            noise=tuple(sorted(_format_noise(unit) for unit in search.noise)),
             trials=runner.count,
             seconds=runner.seconds,
         )
 
 
-def _noise_name(unit: Leaf) -> str:
+def _format_noise(unit: Leaf) -> str:
     if unit[0] == "hooks":
         return ".".join(unit[1:])
     return ".".join(unit)
@@ -595,7 +595,7 @@ class _OrderSearch:
         """The names of the hooks that are code of the user's."""
         self._first = runner.again(plan, may_raise=False)
         second = runner.again(plan, may_raise=False)
-        self.noise = changing(self._first, second)
+        self.noise = find_noise(self._first, second)
         self._free = frozenset(find_unordered(plan))
         noisy_parts = {leaf[0] for leaf in self.noise}
         unstable = sorted(noisy_parts & {"model", "grads", "optimizer", "lr", "rng"})
@@ -607,14 +607,16 @@ class _OrderSearch:
     def fires(self, pair: OrderedPair) -> bool:
         return {(pair.point, pair.first), (pair.point, pair.then)} <= self._first.fired
 
-    def leaks(self, pair: OrderedPair) -> bool:
+    def is_noisy(self, pair: OrderedPair) -> bool:
         """Say whether noise may hide a difference between a pair: the state of one is noise, by code of the user.
 
         Built-in hooks keep nothing from trial to trial: their noise is the time.
         """
         return any(name in self._own_hooks and ("hooks", name) in self.noise for name in pair.hooks)
 
-    def _steps(self, begin: Plan, swaps: Sequence[OrderedPair], low: int, high: int) -> Iterator[OrderDifference]:
+    def _find_smallest_steps(
+        self, begin: Plan, swaps: Sequence[OrderedPair], low: int, high: int
+    ) -> Iterator[OrderDifference]:
         """Yield the smallest steps that differ between the orders after `low` and `high` swaps, by halving."""
         a = self._runner.compiled(apply_swaps(begin, swaps[:low]))
         b = self._runner.compiled(apply_swaps(begin, swaps[:high]))
@@ -622,19 +624,19 @@ class _OrderSearch:
             return
         if high - low > 1:
             half = (low + high) // 2
-            yield from self._steps(begin, swaps, low, half)
-            yield from self._steps(begin, swaps, half, high)
+            yield from self._find_smallest_steps(begin, swaps, low, half)
+            yield from self._find_smallest_steps(begin, swaps, half, high)
         else:
-            step = self._confirmed(a, b)
+            step = self._confirm_step(a, b)
             if step is not None:
                 yield step
 
-    def _confirmed(self, a: Plan, b: Plan) -> OrderDifference | None:
+    def _confirm_step(self, a: Plan, b: Plan) -> OrderDifference | None:
         """Return the step between two orders if it makes the same difference once more, the declared order first."""
         if find_turned(a, b)[0] not in find_turned(self._plan, b):  # it has been turned before, and this turns it back
             a, b = b, a
-        noise_of_a = changing(self._runner.of(a), self._runner.again(a))
-        noise_of_b = changing(self._runner.of(b), self._runner.again(b))
+        noise_of_a = find_noise(self._runner.of(a), self._runner.again(a))
+        noise_of_b = find_noise(self._runner.of(b), self._runner.again(b))
         self.noise = self.noise | noise_of_a | noise_of_b
         text = difference(self._runner.of(a), self._runner.of(b), self.noise)
         if not text:
@@ -662,7 +664,7 @@ class _OrderSearch:
                 turned = set(find_turned(begin, order))
                 tried = [pair for pair in left if pair.is_among(turned)]
                 swaps_made = find_swaps(begin, order)
-                steps.extend(self._steps(begin, swaps_made, 0, len(swaps_made)))
+                steps.extend(self._find_smallest_steps(begin, swaps_made, 0, len(swaps_made)))
 
                 differing: set[OrderedPair] = set()
                 for step in steps:
@@ -686,7 +688,7 @@ class _OrderSearch:
         for begin in (order, self._plan):
             if find_neighbours(begin, pairs):
                 return begin
-        together = self._runner.compiled(bring_together(self._plan, pairs, self._free))
+        together = self._runner.compiled(order_pairs_adjacent(self._plan, pairs, self._free))
         if find_neighbours(together, pairs):
             return together
         return None

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hookflow.graph.observation import Seen, Slots
+from hookflow.graph.observation import ObservedBinding, Slots
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.slots import OFFERED, Verb
+from hookflow.graph.slots import ARGUMENT_SLOTS, Verb
 from hookflow.runner.builder.components import RunComponents
-from hookflow.runner.data.batches import tensors
+from hookflow.runner.data.batches import iter_tensors
 from hookflow.runner.device.random_state import random_state
 from hookflow.runner.dispatch.dispatcher import Call
 from hookflow.trials.run_tensors import (
@@ -28,7 +28,7 @@ from hookflow.trials.run_tensors import (
     WatchedDict,
     WatchedRun,
     address,
-    held,
+    iter_held,
     mark,
 )
 
@@ -57,7 +57,7 @@ class _OperatorWatch(TorchDispatchMode):
             writes = argument.alias_info is not None and argument.alias_info.is_write
             _, _, operator = func._schema.name.partition("::")
             reads = not (writes and (argument.is_out or operator in OVERWRITING_OPERATORS))
-            for tensor in tensors(value):
+            for tensor in iter_tensors(value):
                 memory = address(tensor)
                 if writes:
                     self._note("writes", memory)
@@ -75,7 +75,7 @@ class _ContentWatch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in CONTENT_METHODS:
-            for tensor in tensors(args[:1]):
+            for tensor in iter_tensors(args[:1]):
                 self._note("reads", address(tensor))
         return func(*args, **(kwargs or {}))
 
@@ -129,7 +129,7 @@ class HookObserver:
 
     def end(self) -> None:
         """Leave the optimizers as they were."""
-        self._tensors.unwatch_groups()
+        self._tensors.remove_group_watches()
 
     def run(self, run: Any) -> WatchedRun:
         watched = WatchedRun(run, self)
@@ -149,21 +149,21 @@ class HookObserver:
             try:
                 if len(self._frames) > 1:
                     return call(provided)
-                with _ContentWatch(self._note_memory), _OperatorWatch(self._note_memory):
+                with _ContentWatch(self._record_memory), _OperatorWatch(self._record_memory):
                     return call(provided)
             finally:
                 self._leave()
 
         return watched
 
-    def observed(self) -> list[Seen]:
+    def observed(self) -> list[ObservedBinding]:
         """Return what each binding has touched, in the order of the plan."""
         observed = []
         for binding in self._plan.bindings:
             reads = tuple(self._touched["reads"][binding.id])
             writes = tuple(self._touched["writes"][binding.id])
             slots = Slots() | Slots(reads, writes)
-            observed.append(Seen(binding, self._firings[binding.id], slots))
+            observed.append(ObservedBinding(binding, self._firings[binding.id], slots))
         return observed
 
     def note(self, verb: Verb, slot: str) -> None:
@@ -180,16 +180,16 @@ class HookObserver:
             return known.given
         given: Mapping[str, Any]
         if isinstance(mapping, dict) and root != "hook":
-            watched = WatchedDict(mapping, self._noting(root), mapping)
+            watched = WatchedDict(mapping, self._make_note(root), mapping)
             given = watched
         else:
-            watched = WatchedDict(mapping, self._noting(root))
+            watched = WatchedDict(mapping, self._make_note(root))
             given = MappingProxyType(watched)
         if root == "metrics":
             self._metrics[id(mapping)] = WatchedMetrics(mapping, watched, given)
         return given
 
-    def _noting(self, root: str) -> Note:
+    def _make_note(self, root: str) -> Note:
         """Return what notes the keys of a mapping that are read or written."""
 
         def note(verb: Verb, key: str | None) -> None:
@@ -210,14 +210,14 @@ class HookObserver:
             return note_other_hooks
         return note
 
-    def _note_memory(self, verb: Verb, memory: int) -> None:
+    def _record_memory(self, verb: Verb, memory: int) -> None:
         """Note the slots at an address in memory that the hook which is being called has read or written."""
         if not self._looking and self._frames and memory:
             for slot in self._frames[-1].at.get(memory, ()):
                 self.note(verb, slot)
 
     def _enter(self, frame: FiringFrame) -> None:
-        with self._look():
+        with self._ignore_operators():
             if self._frames:
                 self._settle(self._frames[-1])
             self._tensors.watch_groups(self.note)
@@ -226,13 +226,13 @@ class HookObserver:
             self._begin(frame)
 
     def _leave(self) -> None:
-        with self._look():
+        with self._ignore_operators():
             self._settle(self._frames.pop())
             if self._frames:
                 self._begin(self._frames[-1])
 
     @contextmanager
-    def _look(self) -> Iterator[None]:
+    def _ignore_operators(self) -> Iterator[None]:
         """Look at everything: what operators do meanwhile no hook has done."""
         self._looking = True
         yield
@@ -268,34 +268,34 @@ class HookObserver:
                 yield f"hook.{name}", mark(vars(hook), frame.opaque)
         for name, value in getattr(self._task, "__dict__", {}).items():
             yield f"task.{name}", mark(value, frame.opaque)
-        for slot, value in _arguments(frame):
+        for slot, value in _iter_arguments(frame):
             yield slot, mark(value, frame.opaque)
 
     def _given_tensors(self, frame: FiringFrame) -> Iterator[tuple[str, Tensor]]:
-        for slot, value in _arguments(frame):
-            for tensor in _tensors_in(value):
+        for slot, value in _iter_arguments(frame):
+            for tensor in _iter_tensors(value):
                 yield slot, tensor
         parameter = frame.offered.get("param")
         gradient = frame.offered.get("grad")
         if isinstance(parameter, Tensor) and isinstance(gradient, Tensor):
-            yield self._tensors.grads_of(parameter), gradient
+            yield self._tensors.find_grads_slot(parameter), gradient
 
 
-def _arguments(frame: FiringFrame) -> Iterator[tuple[str, Any]]:
-    for name in OFFERED:
+def _iter_arguments(frame: FiringFrame) -> Iterator[tuple[str, Any]]:
+    for name in ARGUMENT_SLOTS:
         if name not in frame.offered or name not in frame.binding.takes:
             continue
         value = frame.offered[name]
         if isinstance(value, WatchedDict):
-            for key, item in value.quietly().items():
+            for key, item in value.copy_unwatched().items():
                 yield f"{name}.{key}", item
         elif not isinstance(value, MappingProxyType):
             yield name, value
 
 
-def _tensors_in(value: Any, depth: int = 4) -> Iterator[Tensor]:
+def _iter_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif depth:
-        for _, item in held(value):
-            yield from _tensors_in(item, depth - 1)
+        for _, item in iter_held(value):
+            yield from _iter_tensors(item, depth - 1)

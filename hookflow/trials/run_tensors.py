@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from hookflow.graph.slots import Verb
 from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.data.loader import Loader, OnDevice
-from hookflow.runner.device.random_state import GENERATORS
+from hookflow.runner.device.random_state import GENERATOR_TYPES
 
 Note = Callable[[Verb, str | None], None]
 """Takes that a key was read or written; None stands for all keys."""
@@ -44,13 +44,13 @@ class WatchedDict(dict[str, Any]):
         super().clear()
         super().update(content)
 
-    def quietly(self) -> dict[str, Any]:
+    def copy_unwatched(self) -> dict[str, Any]:
         """Return a copy, without a notification."""
         return {name: dict.__getitem__(self, name) for name in dict.__iter__(self)}
 
     def copy(self) -> dict[str, Any]:
         self._note("reads", None)
-        return self.quietly()
+        return self.copy_unwatched()
 
     def __or__(self, other: Any) -> Any:
         return self.copy() | other
@@ -102,7 +102,7 @@ class WatchedDict(dict[str, Any]):
     __hash__ = None  # a dict has none either
 
 
-def _reads_all(name: str) -> Any:
+def _make_reading_method(name: str) -> Any:
     method = getattr(dict, name)
 
     def read(self: WatchedDict, *args: Any) -> Any:
@@ -113,7 +113,7 @@ def _reads_all(name: str) -> Any:
 
 
 for _name in ("__iter__", "__reversed__", "keys", "values", "items", "__eq__", "__ne__", "__repr__"):
-    setattr(WatchedDict, _name, _reads_all(_name))
+    setattr(WatchedDict, _name, _make_reading_method(_name))
 
 WRITING_METHODS = {
     "replace_batch": "batch",
@@ -262,7 +262,7 @@ class TensorFingerprints:
         if id(thing) in self._seen:
             return
         self._seen[id(thing)] = thing  # which also keeps its id from being used again
-        items = held(thing)
+        items = iter_held(thing)
         if isinstance(thing, COLLECTION_TYPES):
             items = islice(items, MAX_ITEMS)
         for name, item in items:
@@ -313,7 +313,7 @@ def _of_text(value: Any) -> bytes:
 COLLECTION_TYPES = (Mapping, list, tuple, set, frozenset, deque)
 
 
-def held(thing: Any, *, newest: bool = False) -> Iterator[tuple[str, Any]]:
+def iter_held(thing: Any, *, newest: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield what a thing holds, each with its name in it; of a list with `newest` the last item first."""
     match thing:
         case Mapping():
@@ -405,13 +405,13 @@ def mark(
             return mark_of_tensor(value)
         case np.ndarray() if value.dtype.hasobject or value.nbytes > MAX_COMPARED_BYTES:
             return id(value), value.shape
-        case _ if isinstance(value, (np.ndarray, np.generic, *GENERATORS)):
+        case _ if isinstance(value, (np.ndarray, np.generic, *GENERATOR_TYPES)):
             return id(value), plain(value)
     items: Iterable[tuple[Any, Any]]
     if isinstance(value, set | frozenset):
         items = enumerate(value)
     else:
-        items = held(value, newest=True)
+        items = iter_held(value, newest=True)
     marks = tuple((name, mark(item, opaque, depth - 1, left)) for name, item in islice(items, MAX_VALUES))
     if isinstance(value, COLLECTION_TYPES):
         return type(value), len(value), marks
@@ -426,14 +426,14 @@ LEARNING_RATE_KEYS = (LEARNING_RATE, "initial_lr")
 """The settings of a parameter group that are the slot `lr`."""
 
 
-def slot_of(kind: str, name: str) -> str:
+def format_slot(kind: str, name: str) -> str:
     """Return the slot of a part of the run; that of the only part, which has no name, is the whole."""
     if name in ("model", "optimizer"):
         return kind
     return f"{kind}.{name}"
 
 
-def trained(
+def iter_trained_values(
     models: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
 ) -> Iterator[tuple[str, str, Path, Any]]:
     """Yield the values that a run trains: kind of slot, name of the model or the optimizer, path, value.
@@ -501,23 +501,23 @@ class RunTensors:
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor with its slot."""
-        for kind, owner, _, value in trained(self._models, self._optimizers):
+        for kind, owner, _, value in iter_trained_values(self._models, self._optimizers):
             if isinstance(value, Tensor):
-                yield slot_of(kind, owner), value
+                yield format_slot(kind, owner), value
 
-    def grads_of(self, parameter: Tensor) -> str:
-        return slot_of("grads", self._model_of.get(id(parameter), "model"))
+    def find_grads_slot(self, parameter: Tensor) -> str:
+        return format_slot("grads", self._model_of.get(id(parameter), "model"))
 
     def marks(self) -> Marks:
         """Return the marks of all tensors, and of the settings of the optimizers."""
         result: Marks = {}
         for name in self._models:
-            result[slot_of("model", name)] = {}
-            result[slot_of("grads", name)] = {}
+            result[format_slot("model", name)] = {}
+            result[format_slot("grads", name)] = {}
         for name in self._optimizers:
-            result[slot_of("optimizer", name)] = {}
-            result[slot_of(LEARNING_RATE, name)] = {}
-        for kind, owner, path, value in trained(self._models, self._optimizers):
+            result[format_slot("optimizer", name)] = {}
+            result[format_slot(LEARNING_RATE, name)] = {}
+        for kind, owner, path, value in iter_trained_values(self._models, self._optimizers):
             key: Hashable = path
             if isinstance(value, Tensor):
                 value_mark = mark_of_tensor(value, content=self.by_content)
@@ -527,7 +527,7 @@ class RunTensors:
                 value_mark = tuple(id(parameter) for parameter in value)
             else:
                 value_mark = mark(value)
-            result[slot_of(kind, owner)][key] = value_mark
+            result[format_slot(kind, owner)][key] = value_mark
         return result
 
     def watch_groups(self, note: Callable[[Verb, str], None]) -> None:
@@ -536,23 +536,23 @@ class RunTensors:
             groups = optimizer.param_groups
             for k, group in enumerate(groups):
                 if not isinstance(group, WatchedDict):
-                    groups[k] = WatchedDict(group, partial(_note_key, note, name))
+                    groups[k] = WatchedDict(group, partial(_record_key, note, name))
 
-    def unwatch_groups(self) -> None:
+    def remove_group_watches(self) -> None:
         """Leave the parameter groups as they were: plain dicts."""
         for optimizer in self._optimizers.values():
             groups = optimizer.param_groups
             for k, group in enumerate(groups):
                 if isinstance(group, WatchedDict):
-                    groups[k] = group.quietly()
+                    groups[k] = group.copy_unwatched()
 
 
-def _note_key(note: Callable[[Verb, str], None], optimizer: str, verb: Verb, key: str | None) -> None:
+def _record_key(note: Callable[[Verb, str], None], optimizer: str, verb: Verb, key: str | None) -> None:
     """Note the slots of a key of a parameter group; None stands for all keys."""
     if key in LEARNING_RATE_KEYS or key is None:
-        note(verb, slot_of(LEARNING_RATE, optimizer))
+        note(verb, format_slot(LEARNING_RATE, optimizer))
     if key not in LEARNING_RATE_KEYS and (key != "params" or verb == "writes"):
-        note(verb, slot_of("optimizer", optimizer))
+        note(verb, format_slot("optimizer", optimizer))
 
 
 def _is_object(thing: Any) -> bool:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
-from hookflow.events.initial_weights import recorded_weights
+from hookflow.events.initial_weights import read_recorded_weights
 from hookflow.events.log import event_log
 from hookflow.events.records import DataInfo, Layer, Level, Record
 from hookflow.events.rundir import RunDir, short
-from hookflow.events.temporary_files import temporary_folder
-from hookflow.graph.observation import Seen
+from hookflow.events.temporary_files import find_temporary_folder
+from hookflow.graph.observation import ObservedBinding
 from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded, dump, load
@@ -23,9 +23,9 @@ from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.batches import sets_of, split_of
-from hookflow.runner.data.lengths import each_source
+from hookflow.runner.data.lengths import iter_sources
 from hookflow.runner.data.source import LimitedSource, close
-from hookflow.runner.data.workers import explaining_worker_errors
+from hookflow.runner.data.workers import call_explaining_worker_errors
 from hookflow.runner.device.precision import describe, explain_oom, torch_settings
 from hookflow.runner.distributed.consensus import RankConsensus
 from hookflow.runner.logging.recorder import EventRecorder
@@ -44,7 +44,7 @@ class SilentBinding:
     why: str
 
 
-def fired_in(recorded: Sequence[Record]) -> Counter[int]:
+def count_firings(recorded: Sequence[Record]) -> Counter[int]:
     """Return how often each binding has fired, by its id, as a run has recorded it."""
     result: Counter[int] = Counter()
     for record in recorded:
@@ -53,9 +53,9 @@ def fired_in(recorded: Sequence[Record]) -> Counter[int]:
     return result
 
 
-def silent_in(parts: RunComponents, plan: Plan, recorded: Sequence[Record]) -> Iterator[SilentBinding]:
+def find_silent_bindings(parts: RunComponents, plan: Plan, recorded: Sequence[Record]) -> Iterator[SilentBinding]:
     """Yield each binding that has not fired, and each that has raised, with the reason."""
-    fired = fired_in(recorded)
+    fired = count_firings(recorded)
     errors: dict[tuple[str, str], str] = {}  # by hook and point
     for record in recorded:
         if record["k"] == "error":
@@ -68,7 +68,7 @@ def silent_in(parts: RunComponents, plan: Plan, recorded: Sequence[Record]) -> I
         elif not fired[binding.id] and binding.hook in disabled_hooks:
             yield SilentBinding(binding.hook, binding.point, "switched off: it has raised")
         elif not fired[binding.id]:
-            yield SilentBinding(binding.hook, binding.point, _why_silent(parts, plan, binding))
+            yield SilentBinding(binding.hook, binding.point, _find_silence_reason(parts, plan, binding))
 
 
 NO_VAL = "there is no [data.val]"
@@ -83,7 +83,7 @@ SILENCE_REASONS = {
 """Why a binding has not fired, by the kind of its point."""
 
 
-def _why_silent(parts: RunComponents, plan: Plan, binding: Binding) -> str:
+def _find_silence_reason(parts: RunComponents, plan: Plan, binding: Binding) -> str:
     splits = {split_of(name) for name in parts.data}
     if binding.stages and "train" not in binding.stages and splits.isdisjoint(binding.stages):
         if "val" in binding.stages:
@@ -120,7 +120,7 @@ def without_amounts(plan: Plan, *, keep_when: bool = False) -> Plan:
     return replace(plan, bindings=tuple(bindings))
 
 
-def shortened(parts: RunComponents, batches: int, option: str) -> RunComponents:
+def limit_batches(parts: RunComponents, batches: int, option: str) -> RunComponents:
     """Return the parts with so many batches for a validation and a test; `option` has limited them."""
     data = dict(parts.data)
     for name, source in parts.data.items():
@@ -147,7 +147,7 @@ def in_temporary_run(
     `say` is given the messages; `observer`, if any, watches the hooks. The sources are closed. Exceptions propagate; a
     traceback is printed unless the pipeline is at fault or `prints_failure` is off.
     """
-    with tempfile.TemporaryDirectory(prefix="hookflow-", dir=temporary_folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="hookflow-", dir=find_temporary_folder()) as folder:
         run_dir = RunDir(Path(folder))
         run_dir.pipeline.write_text(dump(loaded.public), "utf-8")  # hooks of other frameworks show it as their config
         recorder = EventRecorder(run_dir, lambda command: None, prints_failure=prints_failure)
@@ -157,7 +157,7 @@ def in_temporary_run(
             store = CheckpointStore(run_dir.checkpoints)
             trainer = Trainer(parts, plan, run_dir, store, recorder, SignalCollector(state), RankConsensus(), observer)
             trainer.run.is_temporary = True
-            result = explaining_worker_errors(partial(execute, trainer, store))
+            result = call_explaining_worker_errors(partial(execute, trainer, store))
         except Exception as error:
             if recorder.reported is not error and not isinstance(error, UserError):
                 recorder.failure(error)
@@ -189,7 +189,7 @@ class DryRun:
     seconds: float
 
 
-def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> DryRun:
+def run_dry(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> DryRun:
     """Do everything once; `say` takes lines for people. Files of the pipeline are relative to `base`.
 
     Exceptions propagate, with a traceback unless the pipeline is at fault.
@@ -200,11 +200,11 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
         whole = build(loaded, plan, base, say)
         data = {split: source.info for split, source in whole.data.items()}
-        parts = shortened(whole, 1, "--dry-run")
+        parts = limit_batches(whole, 1, "--dry-run")
         device = describe(whole.device)
         execute = partial(Trainer.train_once, test=run.test, sanity=run.sanity)
         layers, recorded = in_temporary_run(loaded, parts, plan, execute, say)
-    fired = fired_in(recorded)
+    fired = count_firings(recorded)
     checkpoint_sizes = [record["bytes"] for record in recorded if record["k"] == "checkpoint"]
     return DryRun(
         parts=whole,
@@ -212,7 +212,7 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
         layers=layers,
         device=device,
         fired=[binding for binding in plan.bindings if fired[binding.id]],
-        silent=list(silent_in(parts, plan, recorded)),
+        silent=list(find_silent_bindings(parts, plan, recorded)),
         checkpoint=checkpoint_sizes[-1],
         seconds=time.perf_counter() - began,
     )
@@ -220,7 +220,7 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
 
 @dataclass(frozen=True, slots=True)
 class ObservationResult:
-    seen: Sequence[Seen]
+    seen: Sequence[ObservedBinding]
     silent: Sequence[SilentBinding]
     """The bindings that have not fired, or have raised."""
     by_content: bool
@@ -240,7 +240,7 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     hooks = tuple(replace(hook, on_error="ignore") for hook in plan.hooks)
     plan = replace(without_amounts(plan), hooks=hooks)
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
-        parts = shortened(build(loaded, plan, base, say), TRIAL_BATCHES, "--observe")
+        parts = limit_batches(build(loaded, plan, base, say), TRIAL_BATCHES, "--observe")
         observer = HookObserver(plan, parts)
         epochs = min(TRIAL_EPOCHS, run.epoch_limit or TRIAL_EPOCHS)
 
@@ -254,14 +254,14 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
             observer.end()
     return ObservationResult(
         seen=observer.observed(),
-        silent=list(silent_in(parts, plan, recorded)),
+        silent=list(find_silent_bindings(parts, plan, recorded)),
         by_content=observer.by_content,
         iters=iters,
         seconds=time.perf_counter() - began,
     )
 
 
-def copies_made(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> dict[str, tuple[int, float]]:
+def measure_copies(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> dict[str, tuple[int, float]]:
     """Return for each offloaded hook the bytes and the milliseconds of its largest copy, in a training of a few steps.
 
     Files of the pipeline are relative to `base`. A hook that has not fired has no entry.
@@ -276,7 +276,7 @@ def copies_made(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]
         hooks.append(hook)
     plan = replace(plan, hooks=tuple(hooks))
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
-        parts = shortened(build(loaded, plan, base, say), TRIAL_BATCHES, "--offload")
+        parts = limit_batches(build(loaded, plan, base, say), TRIAL_BATCHES, "--offload")
 
         def train(trainer: Trainer, store: CheckpointStore) -> Mapping[int, tuple[int, int]]:
             trainer.train_once(store, test=False, iters=TRIAL_ITERS)
@@ -323,7 +323,7 @@ def with_checkpoint(
     """
     recorded = short(checkpoint.absolute() / run_dir.pipeline.name)
     loaded = load(recorded, overrides, without=without, recorded=True)
-    loaded = replace(loaded, weights=recorded_weights(run_dir))
+    loaded = replace(loaded, weights=read_recorded_weights(run_dir))
     sources = loaded.pipeline.data.sources()
     sets = sets_of(name, sources)
     where = Where(str(recorded))
@@ -343,6 +343,6 @@ def with_checkpoint(
 
     with torch_settings(loaded.pipeline.run, say):
         parts = build(loaded, plan, base, say, [split_of(name)], fresh=False)
-        parts = replace(parts, data=dict(each_source(parts.data)))  # of several training sets one alone may be wanted
+        parts = replace(parts, data=dict(iter_sources(parts.data)))  # of several training sets one alone may be wanted
         (result, state), _ = in_temporary_run(loaded, parts, plan, with_state, say)
     return EvaluationResult(state.iter, state.epoch, {name: parts.data[name].info for name in sets}, result)

@@ -20,9 +20,9 @@ from aiohttp import WSMsgType, web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server
 
-from hookflow.text import printable
+from hookflow.text import make_printable
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK_ADDRESS = "127.0.0.1"
 COOKIE_NAME = "hookflow"
 VIEWER_EXIT_SECONDS = 5.0
 """Seconds that the viewers have to end; one that has not ended by then is killed."""
@@ -43,7 +43,7 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-PAGE = """\
+PAGE_TEMPLATE = """\
 <!DOCTYPE html>
 <html lang="en">
 <head>
@@ -84,7 +84,7 @@ class AccessGuard:
     """
 
     def __init__(self, port: int) -> None:
-        self.hosts = f"{LOOPBACK}:{port}", f"localhost:{port}"
+        self.hosts = f"{LOOPBACK_ADDRESS}:{port}", f"localhost:{port}"
         self.session_path = secrets.token_urlsafe(12)
         self.token: str | None = secrets.token_urlsafe(24)
         self._cookie = secrets.token_urlsafe(24)
@@ -116,7 +116,7 @@ class AccessGuard:
         return response
 
 
-class Viewer(AppService):  # type: ignore[misc]  # it has no types
+class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
     """The process that shows the dashboard in one tab. It ends with the tab, whatever it is doing."""
 
     def __init__(self, command: Sequence[str], tab: web.WebSocketResponse, server: Server) -> None:
@@ -140,7 +140,7 @@ class Viewer(AppService):  # type: ignore[misc]  # it has no types
         )
 
     async def end(self) -> None:
-        """Ask the process to end, and kill it where it has not ended in `VIEWER_EXIT_SECONDS` seconds."""
+        """Ask the process to end, and kill it where it has not ended in `VIEWER_EXIT_SECONDS`."""
         process = self._process
         reading = self._task
         if process is None or reading is None:
@@ -169,34 +169,38 @@ class Viewer(AppService):  # type: ignore[misc]  # it has no types
             await self.focus()
 
 
-def _cells(text: str, default: int) -> int:
+def _parse_cells(text: str, default: int) -> int:
     """Return a width or height that the tab asks for; the default where it is no number of cells."""
     if text.isascii() and text.isdecimal() and 0 < int(text[:9]) <= MAX_CELLS:
         return int(text[:9])
     return default
 
 
-def application(command: Sequence[str], title: str, access: AccessGuard) -> web.Application:
+def make_application(command: Sequence[str], title: str, access: AccessGuard) -> web.Application:
     """Return the server of a dashboard that `command` shows; it answers those whom `access` lets in."""
     host, port = access.hosts[0].split(":")
     server = Server(shlex.join(command), host=host, port=int(port), title=title)
 
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def check_access(request: web.Request, handler: Handler) -> web.StreamResponse:
         why = access.refusal(request)
         if why:
             return web.Response(text=f"Refused: {why}.\n", status=403)
         return await handler(request)
 
-    async def page(request: web.Request) -> web.Response:
-        text = PAGE.format(title=escape(printable(title)), host=request.host, session_path=access.session_path)
+    async def render_page(request: web.Request) -> web.Response:
+        text = PAGE_TEMPLATE.format(
+            title=escape(make_printable(title)), host=request.host, session_path=access.session_path
+        )
         return web.Response(text=text, content_type="text/html")
 
     async def show(request: web.Request) -> web.WebSocketResponse:
         tab = web.WebSocketResponse(heartbeat=HEARTBEAT_SECONDS)
         await tab.prepare(request)
-        viewer = Viewer(command, tab, server)
+        viewer = DashboardViewer(command, tab, server)
         try:
-            await viewer.start(_cells(request.query.get("width", ""), 80), _cells(request.query.get("height", ""), 24))
+            await viewer.start(
+                _parse_cells(request.query.get("width", ""), 80), _parse_cells(request.query.get("height", ""), 24)
+            )
             async for message in tab:
                 if message.type != WSMsgType.TEXT:
                     continue
@@ -212,12 +216,12 @@ def application(command: Sequence[str], title: str, access: AccessGuard) -> web.
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(SECURITY_HEADERS)
 
-    app = web.Application(middlewares=[web.middleware(guard)])
+    app = web.Application(middlewares=[web.middleware(check_access)])
     app.on_response_prepare.append(add_headers)
     app.add_routes(
         [
             web.get("/", access.enter),
-            web.get(f"/{access.session_path}/", page),
+            web.get(f"/{access.session_path}/", render_page),
             web.get(f"/{access.session_path}/ws", show),
             web.static("/static", server.statics_path),
         ]
@@ -235,9 +239,9 @@ async def _serve(command: Sequence[str], title: str, ready: Callable[[str], Any]
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(name, over.set)
-    with socket.create_server((LOOPBACK, 0)) as bound:
+    with socket.create_server((LOOPBACK_ADDRESS, 0)) as bound:
         access = AccessGuard(bound.getsockname()[1])
-        app = application(command, title, access)
+        app = make_application(command, title, access)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=VIEWER_EXIT_SECONDS)
         await runner.setup()
         try:

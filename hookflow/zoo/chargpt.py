@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hookflow.errors import Problem, UserError
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 from hookflow.runner.data.loader_parts import BatchSharding
 
 
@@ -53,7 +53,7 @@ class Text(BatchSharding):
             message = f"{path} has {available} windows of {length} bytes for {split}, and a batch needs {batch_size}"
             raise UserError(Problem(message, hint="give it more text, or make batch_size or length smaller"))
         super().__init__(windows, batch_size, drop_last=self._training, rank=rank, world=world)
-        note = f"{len(self._text):,} bytes of {counted(num_files, 'file')}"
+        note = f"{len(self._text):,} bytes of {format_count(num_files, 'file')}"
         self.info = self.describe(path, note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
@@ -93,7 +93,7 @@ def decode(tokens: Tensor) -> str:
     return bytes(tokens.tolist()).decode(errors="replace")
 
 
-VOCABULARY = 256
+VOCABULARY_SIZE = 256
 """Every byte is a token."""
 
 
@@ -144,7 +144,7 @@ class CharGPT(nn.Module):
         if width % heads:
             raise ValueError(f"the width, {width}, is no multiple of the {heads} heads")
         self.context = context
-        self.token = nn.Embedding(VOCABULARY, width)
+        self.token = nn.Embedding(VOCABULARY_SIZE, width)
         self.position = nn.Embedding(context, width)
         self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
         self.norm = nn.LayerNorm(width)

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from hookflow.runner.data.loader_parts import BatchSharding
 
-SPLITS = {"train": 1024, "val": 256, "test": 256}
+SPLIT_SIZES = {"train": 1024, "val": 256, "test": 256}
 """Points of each split."""
 
-RADIUS = 0.8
+CIRCLE_RADIUS = 0.8
 """The radius of the circle around the origin; half of the square from -1 to 1 lies in it."""
 
 
@@ -32,13 +32,13 @@ class Circle(BatchSharding):
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        examples = SPLITS[split]
-        split_seed = list(SPLITS).index(split)
+        examples = SPLIT_SIZES[split]
+        split_seed = list(SPLIT_SIZES).index(split)
         generator = torch.Generator().manual_seed(split_seed)
         unit_square = torch.rand(examples, 2, generator=generator)
         self._points = (2 * unit_square - 1).to(device)
         distance = self._points.norm(dim=1)
-        self._inside = (distance < RADIUS).long()
+        self._inside = (distance < CIRCLE_RADIUS).long()
         self._seed = seed
         super().__init__(examples, batch_size, drop_last=True, rank=rank, world=world)
         self.info = self.describe("circle", "points drawn at random, in or out of a circle", synthetic=True)

@@ -42,11 +42,11 @@ class Gaussians(nn.Module):
         """Return the colours at places; the Gaussians' exponents are a matrix product over the monomials of x and y."""
         x, y = places.unbind(1)
         monomials = torch.stack((x * x, x * y, y * y, x, y, torch.ones_like(x)))
-        exponents = self._coefficients() @ monomials  # (count, pixels)
+        exponents = self._compute_coefficients() @ monomials  # (count, pixels)
         weights = exponents.exp()
         return weights.T @ self.colour
 
-    def _coefficients(self) -> Tensor:
+    def _compute_coefficients(self) -> Tensor:
         """Return the coefficients (count, 6) of x², xy, y², x, y and 1 in each Gaussian's exponent."""
         inverse_variances = (-2 * self.scaling).exp()
         first, second = inverse_variances.unbind(1)  # along the two axes
@@ -140,10 +140,10 @@ class Painting:
         change_rows(run.model, run.optimizer, lambda rows: rows[kept])
 
 
-def landscape(height: int, width: int) -> Tensor:
+def make_landscape(height: int, width: int) -> Tensor:
     """Return dusk above mountains and a lake, float32 (height, width, 3) from 0 to 1: at any size the same picture."""
-    rows = _pixel_centres(height)
-    columns = _pixel_centres(width)
+    rows = _compute_pixel_centres(height)
+    columns = _compute_pixel_centres(width)
     y, x = torch.meshgrid(rows, 1.5 * columns, indexing="ij")
     blue = torch.tensor((0.16, 0.24, 0.48))
     orange = torch.tensor((0.98, 0.62, 0.36))
@@ -171,7 +171,7 @@ def landscape(height: int, width: int) -> Tensor:
     return (image * brightness[..., None]).clamp(0, 1)
 
 
-def _pixel_centres(size: int) -> Tensor:
+def _compute_pixel_centres(size: int) -> Tensor:
     """Return the middle of each pixel of a row or a column, from 0 to 1: (size,)."""
     return (torch.arange(size) + 0.5) / size
 
@@ -197,11 +197,11 @@ class Picture(BatchSharding):
         if path:
             image = read_image(Path(path).expanduser(), side)
         else:
-            image = landscape(side * 2 // 3, side)
+            image = make_landscape(side * 2 // 3, side)
         height, width, _ = image.shape
         self.image = image.to(device)
         """The whole image, float32 (height, width, 3)."""
-        self.places = places(height, width).to(device)
+        self.places = compute_positions(height, width).to(device)
         """Where its pixels are, row by row, float32 (height × width, 2)."""
         self._colours = self.image.reshape(-1, 3)
         self._training = split == "train"
@@ -228,10 +228,10 @@ class Picture(BatchSharding):
                 yield self.places[part], self._colours[part]
 
 
-def places(height: int, width: int) -> Tensor:
+def compute_positions(height: int, width: int) -> Tensor:
     """Return the x and y of the middle of each pixel, from -1 to 1, row by row: (height × width, 2)."""
-    x = _pixel_centres(width) * 2 - 1
-    y = _pixel_centres(height) * 2 - 1
+    x = _compute_pixel_centres(width) * 2 - 1
+    y = _compute_pixel_centres(height) * 2 - 1
     return torch.stack((x.repeat(height), y.repeat_interleave(width)), 1)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.tensors import shard_like
+from hookflow.hooks.tensors import make_shard_like
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,11 +44,11 @@ class Whiten(Hook):
         if run.iter == 0:
             with torch.no_grad():
                 images = run.data["train"].sample(WHITENING_IMAGES)
-                weights = whitening(images, layer.weight.shape)
-                layer.weight.copy_(shard_like(weights, layer.weight))
+                weights = compute_whitening_weights(images, layer.weight.shape)
+                layer.weight.copy_(make_shard_like(weights, layer.weight))
 
 
-def whitening(images: Tensor, shape: tuple[int, ...]) -> Tensor:
+def compute_whitening_weights(images: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return convolution weights of `shape` (filters, channels, height, width) that whiten patches of `images`.
 
     Half the filters are the principal directions of the patches, the strongest first, each divided by the root of

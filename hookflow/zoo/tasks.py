@@ -59,7 +59,7 @@ def _inputs(batch: Tensor | Sequence[Tensor]) -> Tensor:
     return batch[0]
 
 
-def _precise(logits: Tensor) -> Tensor:
+def _convert_precise(logits: Tensor) -> Tensor:
     """Return logits in float32, or in float64 where they are."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -94,12 +94,12 @@ class Classification:
     def step(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32), the `logits` (batch, classes) and the `target` (batch,)."""
         images, target = _inputs_and_target(run, batch)
-        return self._outputs(run, _output(run.model, images), target)
+        return self._make_outputs(run, _output(run.model, images), target)
 
     def evaluate(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the same as `step`; the caller has switched the model to evaluation and gradients off."""
         images, target = _inputs_and_target(run, batch)
-        return self._outputs(run, self._logits(run, images), target)
+        return self._make_outputs(run, self._compute_logits(run, images), target)
 
     def batch_weight(self, batch: Any) -> int | Tensor:
         """Return how many targets of a batch count; of one without targets in second place, its examples."""
@@ -109,10 +109,10 @@ class Classification:
 
     def predict(self, run: Run, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
         """Return the `logits` (batch, classes) and the class `predicted` (batch,) of images, or of those of a batch."""
-        logits = self._logits(run, _inputs(batch))
+        logits = self._compute_logits(run, _inputs(batch))
         return {"logits": logits, "predicted": logits.argmax(1)}
 
-    def _logits(self, run: Run, images: Tensor) -> Tensor:
+    def _compute_logits(self, run: Run, images: Tensor) -> Tensor:
         logits = _output(run.model, images)
         if not self.flip_at_test:
             return logits
@@ -124,9 +124,9 @@ class Classification:
         mirrored: Tensor = run.model(images.flip(3))
         return (kept + mirrored) / 2
 
-    def _outputs(self, run: Run, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+    def _make_outputs(self, run: Run, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         try:
-            loss = functional.cross_entropy(_precise(logits), target, label_smoothing=self.label_smoothing)
+            loss = functional.cross_entropy(_convert_precise(logits), target, label_smoothing=self.label_smoothing)
         except (ValueError, IndexError, RuntimeError) as error:
             if type(error) not in (ValueError, IndexError, RuntimeError):  # the memory, or the device
                 raise
@@ -200,7 +200,7 @@ class LanguageModelling:
         else:
             tokens, target = batch
         logits = _output(run.model, tokens)
-        loss = functional.cross_entropy(_precise(logits).flatten(0, 1), target.flatten())
+        loss = functional.cross_entropy(_convert_precise(logits).flatten(0, 1), target.flatten())
         return {"loss": loss, "logits": logits, "target": target}
 
     def batch_weight(self, batch: Tensor | tuple[Tensor, Tensor]) -> int | Tensor:
@@ -248,9 +248,9 @@ class OwnLoss:
         self.pad = pad
         self.batch_weight: Callable[[Mapping[str, Any]], int | Tensor] | None = None
         if weigh_by == "labels":
-            self.batch_weight = partial(self._labels_that_count, first=0)
+            self.batch_weight = partial(self._count_labels, first=0)
         elif weigh_by == "next_labels":
-            self.batch_weight = partial(self._labels_that_count, first=1)
+            self.batch_weight = partial(self._count_labels, first=1)
 
     def step(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the `loss` (a scalar, float32), the `logits`, the `target` (the labels) and the keys in `extra`.
@@ -258,24 +258,24 @@ class OwnLoss:
         Raises UserError when the model has returned no loss.
         """
         output = run.model(**self._inputs(batch))
-        loss = _part(output, "loss")
+        loss = _read_part(output, "loss")
         if loss is None:
             message = f"the model has returned no loss ({type(output).__name__}) for {', '.join(batch)}"
             raise UserError(Problem(message, hint=f'a batch needs targets: the key "{self.labels}"'))
         outputs = {"loss": loss.float(), "target": batch.get(self.labels)}
-        return outputs | self._extra(batch) | self._logits(output)
+        return outputs | self._extra(batch) | self._compute_logits(output)
 
     def evaluate(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the same as `step`, and what the model has `generated`."""
-        return self.step(run, batch) | self._generated(run, batch)
+        return self.step(run, batch) | self._generate_outputs(run, batch)
 
     def predict(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the model has `generated`, else the `logits`; with the keys in `extra`. Labels are ignored."""
         extra = self._extra(batch)
         if self.generate is not None:
-            return extra | self._generated(run, batch)
+            return extra | self._generate_outputs(run, batch)
         output = run.model(**self._inputs(batch, self.labels))
-        return extra | self._logits(output)
+        return extra | self._compute_logits(output)
 
     def _extra(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         return {key: batch[key] for key in self.extra}
@@ -285,7 +285,7 @@ class OwnLoss:
         left_out = (*self.extra, *others)
         return {key: value for key, value in batch.items() if key not in left_out}
 
-    def _labels_that_count(self, batch: Mapping[str, Any], *, first: int) -> int | Tensor:
+    def _count_labels(self, batch: Mapping[str, Any], *, first: int) -> int | Tensor:
         """Return how many labels count, of each example those from `first` on; 1 where there are none to count."""
         labels = batch.get(self.labels)
         if labels is None:
@@ -294,13 +294,13 @@ class OwnLoss:
             labels = labels[:, first:]
         return _count(labels)
 
-    def _logits(self, output: Any) -> dict[str, Tensor]:
-        logits = _part(output, "logits")
+    def _compute_logits(self, output: Any) -> dict[str, Tensor]:
+        logits = _read_part(output, "logits")
         if logits is None:
             return {}
         return {"logits": logits}
 
-    def _generated(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def _generate_outputs(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         if self.generate is None:
             return {}
         model: Any = run.model
@@ -312,7 +312,7 @@ class OwnLoss:
         return {"generated": functional.pad(ids, (0, padding), value=self.pad)}
 
 
-def _part(output: Any, name: str) -> Any:
+def _read_part(output: Any, name: str) -> Any:
     """Return a key of a dict, or an attribute; None where there is none."""
     if isinstance(output, Mapping):
         return output.get(name)

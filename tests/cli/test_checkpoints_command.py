@@ -11,7 +11,7 @@ import pytest
 
 import hookflow
 from hookflow.events.deletion import BACK_LINK
-from hookflow.events.log import Appender
+from hookflow.events.log import LogAppender
 from hookflow.events.run_lock import release, try_lock
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.service.runs import ScalarRow, scalars
@@ -72,7 +72,7 @@ def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(
     ]
     run = RunDir.create(here / "runs", "logged")
     run.sign(id=run.id)
-    log = Appender(run.events)
+    log = LogAppender(run.events)
     log.append({"ep": 0, "t": float(k), **record} for k, record in enumerate(lines))
     log.close()
     *rows, abandoned, tested = scalars(run)

@@ -16,7 +16,7 @@ import typer.main
 
 from hookflow import __version__
 from hookflow.cli.app import app, main
-from hookflow.cli.run import _chosen
+from hookflow.cli.run import _choose_ui
 from hookflow.errors import UserError
 from hookflow.events.rundir import all_runs
 from tests.cli.conftest import SMALL, called, invoke, refused
@@ -145,8 +145,8 @@ def test_the_dashboard_needs_a_whole_terminal(
         monkeypatch.setattr(sys, name, SimpleNamespace(isatty=lambda terminal=name != absent: terminal))
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
-    assert _chosen("auto") == expected
-    assert _chosen("json") == "json"
+    assert _choose_ui("auto") == expected
+    assert _choose_ui("json") == "json"
 
 
 def test_without_a_terminal_no_dashboard_waits_for_keys(here: Path) -> None:

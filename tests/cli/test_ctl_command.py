@@ -135,7 +135,9 @@ def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, begin: Start, monke
 
 def test_a_run_that_hangs_is_named_and_ended(new_run: NewRun, begin: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hookflow.cli.control.SAFE_POINT_TIMEOUT", 0.1)
-    monkeypatch.setattr(commands, "STEPS", [(number, max(seconds, LIMIT)) for number, seconds in commands.STEPS[1:]])
+    monkeypatch.setattr(
+        commands, "STOP_SIGNALS", [(number, max(seconds, LIMIT)) for number, seconds in commands.STOP_SIGNALS[1:]]
+    )
     run_dir = new_run('hooks.hangs={use="tests.distributed.actors:Hangs"}')
     training = begin(run_dir)
     wait_for(lambda: has_said(run_dir, "hangs"))

@@ -12,7 +12,7 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.builtin.predict import WRITERS, Predictions
+from hookflow.hooks.builtin.predict import WRITER_BY_SUFFIX, Predictions
 from tests.cli.conftest import invoke, refused
 from tests.conftest import TOY, NewRun, Train, hookflow, hookflow_here, records, wait_for
 from tests.faults.disk import Disk
@@ -127,12 +127,12 @@ def test_the_averaged_weights_predict_every_example_in_order(
     doubled: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits = expected(doubled, 2)
-    for ending in WRITERS:
+    for ending in WRITER_BY_SUFFIX:
         with monkeypatch.context() as patch, pytest.raises(UserError, match="cannot be written: No space left"):
             Disk(tmp_path / "made", patch, "^write")
             predicted(doubled, tmp_path / "made" / f"rows{ending}")
     assert not any((tmp_path / "made").iterdir())
-    for ending in WRITERS:
+    for ending in WRITER_BY_SUFFIX:
         shown = predicted(doubled, tmp_path / "made" / f"rows{ending}")
         assert shown["shapes"] == {"logits": [16, 3], "predicted": [16]}
         assert (shown["split"], shown["it"], shown["data"]["examples"]) == ("test", 5, 16)

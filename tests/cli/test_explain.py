@@ -8,13 +8,13 @@ import pytest
 import tomli
 
 from hookflow.errors import UserError
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import DEFAULT_POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.inspect import Description
 from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.json_schema import all_keys, find_key
 from hookflow.pipeline.load import parse
-from hookflow.pipeline.registry import HOOKS, installed
+from hookflow.pipeline.registry import HOOKS, list_installed
 from tests.cli.conftest import SMALL, invoke, refused
 from tests.conftest import TOY
 from tests.support.golden_files import check_cases, check_golden
@@ -119,7 +119,7 @@ def install(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     site = here / "site-packages"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
-    installed.cache_clear()
+    list_installed.cache_clear()
 
     def make(package: str, text: str = MODULE, **entry_points: str) -> None:
         module = package.replace("-", "_")
@@ -129,10 +129,10 @@ def install(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
         offers = "\n".join(f"{name} = {use}" for name, use in entry_points.items())
         (info / "entry_points.txt").write_text(f"[hookflow.hooks]\n{offers}\n")
-        installed.cache_clear()
+        list_installed.cache_clear()
 
     yield make
-    installed.cache_clear()
+    list_installed.cache_clear()
     for name in [name for name in sys.modules if name.startswith("tiny_")]:
         del sys.modules[name]
 
@@ -153,7 +153,7 @@ def test_built_in_hooks_are_listed_and_described() -> None:
 
 @pytest.mark.parametrize("name", HOOKS.built_in)
 def test_what_is_to_be_pasted_compiles(name: str, here: Path) -> None:
-    table = Description(find_hook(name, here, None), POINTS).as_toml(name, name)
+    table = Description(find_hook(name, here, None), DEFAULT_POINTS).as_toml(name, name)
     assert [hook.name for hook in compile_pipeline(parse(f"{SMALL}{table}", here / "p.toml")).hooks] == [name]
 
 
@@ -161,7 +161,7 @@ def test_installed_packages_offer_hooks(install: Install) -> None:
     install("tiny-one", shout="tiny_one:Shout")
     find_hook("ema", Path(), None)
     find_hook("hookflow.hooks.builtin.averaging:EMA", Path(), None)
-    assert installed.cache_info().misses == 0, "built-in names need no look at packages"
+    assert list_installed.cache_info().misses == 0, "built-in names need no look at packages"
     assert "from installed packages shout tiny-one 1.2: Says the epoch aloud." in " ".join(hooks().split())
     assert hooks("shout").startswith("shout  (tiny_one:Shout)\n")
     plan = compile_pipeline(parse(f'{SMALL}[hooks.s]\nuse = "shout"\nargs = {{ text = "x" }}\n', Path("p.toml"),

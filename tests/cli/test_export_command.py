@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hookflow.errors import UserError
-from hookflow.events.records import stamped
+from hookflow.events.records import make_stamped_record
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline import registry
 from hookflow.png import encode_png
@@ -82,7 +82,7 @@ def finished(root: Path, **options: Any) -> RunDir:
 
 
 def log(run: RunDir, it: int, *, kind: str = "scalars", **fields: Any) -> None:
-    append(run, [{**stamped(kind, it, 8, fields), "t": BEGAN + 90}])
+    append(run, [{**make_stamped_record(kind, it, 8, fields), "t": BEGAN + 90}])
 
 
 def page_of(run: RunDir) -> Page:
@@ -226,7 +226,7 @@ def test_a_run_over_ranks(tmp_path: Path) -> None:
 def test_a_resumed_run(tmp_path: Path) -> None:
     run = finished(tmp_path)
     again = {**records(run, "run")[0], "t": BEGAN + 200, "it": 392, "ep": 4, "resumed_from": "it00000392"}
-    append(run, [again, {**stamped("scalars", 400, 4, {"v": {"loss": 0.5}}), "t": BEGAN + 201}])
+    append(run, [again, {**make_stamped_record("scalars", 400, 4, {"v": {"loss": 0.5}}), "t": BEGAN + 201}])
     append(run, [end(t=BEGAN + 202, it=400, ep=4)])
     page = page_of(run)
     assert "attempt 2, since 2026-09-21 14:16:40" in page.text
@@ -245,8 +245,9 @@ def test_a_live_run_says_that_it_is(tmp_path: Path) -> None:
 def test_a_long_run_with_many_scalars_fits_into_a_mail(tmp_path: Path) -> None:
     run = finished(tmp_path, upto=3)
     names = [f"norm/layer{k}" for k in range(60)]
-    append(run, *([{**stamped("scalars", it, 0, {"v": dict.fromkeys(names, it ** 0.5 + it % 7)}), "t": BEGAN + it}]
-                  for it in range(1, 3000)))  # fmt: skip
+    for it in range(1, 3000):
+        record = make_stamped_record("scalars", it, 0, {"v": dict.fromkeys(names, it**0.5 + it % 7)})
+        append(run, [{**record, "t": BEGAN + it}])
     text = render_report(read_report(run))
     assert len(text.encode()) < 2 << 20
     assert Page(text).elements["figure"] == MAX_CHARTS

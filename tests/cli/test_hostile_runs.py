@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import typer
 
-from hookflow.cli.options import _runs
-from hookflow.cli.resume import Changes, resumed
+from hookflow.cli.options import _list_run_completions
+from hookflow.cli.resume import PipelineChanges, prepare_resume
 from hookflow.errors import UserError
-from hookflow.events.log import Tail
+from hookflow.events.log import TailReader
 from hookflow.events.reading import read_command
 from hookflow.events.records import CommandRecord
 from hookflow.events.rundir import RunDir
@@ -56,7 +56,7 @@ def replayed(run_dir: RunDir) -> tuple[int, str]:
 def resumable(run_dir: RunDir) -> tuple[int, str]:
     """Do what `--resume` does before it starts the training, the last of which is to write down what will be run."""
     try:
-        resumed(str(run_dir.path), Changes(("run.max_epochs=9",)))
+        prepare_resume(str(run_dir.path), PipelineChanges(("run.max_epochs=9",)))
     except UserError as error:
         return 2, str(error)
     except typer.Exit as ended:
@@ -73,8 +73,8 @@ READERS: dict[str, Callable[[RunDir], tuple[int, str]]] = {
     "graph": command("graph", "RUN"),
     "diff": command("compare", "RUN", str(TOY)),
     "check": command("check", str(TOY)),
-    "plain": followed(plain.follow),
-    "json": followed(plain.follow_json),
+    "plain": followed(plain.print_run),
+    "json": followed(plain.print_records),
     "replay": replayed,
     "resume": resumable,
 }
@@ -180,7 +180,7 @@ def test_a_garbled_command_log_is_heard_for_what_it_still_says(tmp_path: Path) -
     for seed in range(300):
         file = tmp_path / "commands.jsonl"
         file.write_bytes(garbled(3 * request, random.Random(seed)) + b"\n" + request)
-        assert Tail[CommandRecord](file, read_command).read_all()[-1]["cmd"] == "pause", seed
+        assert TailReader[CommandRecord](file, read_command).read_all()[-1]["cmd"] == "pause", seed
 
 
 @pytest.mark.long
@@ -225,7 +225,7 @@ def test_one_that_cannot_be_read_is_one_line(
         assert (code, line in text) == (0, False) if seen else (2, True), (arguments, text)
     code, text = called("show", "nowhere")
     assert (code, line in text) == (2, True), text
-    assert [name for name, _ in _runs(Path("runs"))] == ([run.id, "toy"] if seen else [])
+    assert [name for name, _ in _list_run_completions(Path("runs"))] == ([run.id, "toy"] if seen else [])
 
 
 @pytest.mark.parametrize("answer", [errno.ENOTCONN, errno.ESTALE, errno.EIO], ids=errno.errorcode.get)

@@ -16,11 +16,11 @@ import typer
 from textual.pilot import Pilot
 
 from hookflow.cli import options
-from hookflow.cli.app import PLACES, app, function_of
+from hookflow.cli.app import COMMAND_PLACES, app, function_of
 from hookflow.cli.output import COLOUR_SEQUENCE, echo
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.app import MonitorApp, bindings_by_page
-from hookflow.text import CONTROL
+from hookflow.monitor.app import MonitorApp, list_bindings_by_page
+from hookflow.text import CONTROL_CHARACTERS
 from tests.conftest import circle, hookflow_here
 from tests.monitor.shown import press, screen_text, visit
 from tests.support.terminal import Terminal
@@ -75,7 +75,7 @@ use = "checkpoint"
 args = {{ monitor = {IN_TOML}, mode = "max" }}
 """
 FILE = f"{EVIL}.toml"
-NAMES = {command: function_of(command) for command in PLACES}
+NAMES = {command: function_of(command) for command in COMMAND_PLACES}
 ALONE = ("run", "fork", "rerun", "sweep")
 """Commands that are called with what is wrong alone: what else they do takes long. The world is made by a run."""
 SERVES = ("--web",)
@@ -102,7 +102,7 @@ def printed_by(folder: Path, *arguments: str) -> str:
 
 
 def harmless(printed: str, what: object = "") -> str:
-    result = CONTROL.search(COLOUR_SEQUENCE.sub("", printed).replace("\n", ""))
+    result = CONTROL_CHARACTERS.search(COLOUR_SEQUENCE.sub("", printed).replace("\n", ""))
     assert not result, (what, result, printed)
     return printed
 
@@ -153,10 +153,16 @@ def test_a_run_and_what_the_shell_is_offered_tell_nothing_of_it(world: World, mo
     # a word that a terminal cannot show is not offered
     ask = type("Asked", (), {"params": {"target": FILE, "pipeline": FILE}, "args": []})()
     monkeypatch.chdir(world.folder)
-    for offered in (options.hooks, options.points, options.runs, options.keys, options.files_and_runs):
+    for offered in (
+        options.complete_hooks,
+        options.complete_points,
+        options.complete_runs,
+        options.keys,
+        options.complete_files_and_runs,
+    ):
         words = offered(ask, "")
-        assert words or offered is options.files_and_runs
-        assert not any(CONTROL.search("".join(word)) for word in words)
+        assert words or offered is options.complete_files_and_runs
+        assert not any(CONTROL_CHARACTERS.search("".join(word)) for word in words)
 
 
 def _spare(run: RunDir) -> str:
@@ -248,7 +254,7 @@ def test_every_command(command: str, world: World) -> None:
 
 def test_every_page_of_the_dashboard(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    pages = bindings_by_page()
+    pages = list_bindings_by_page()
 
     async def look(dashboard: MonitorApp, pilot: Pilot[Any]) -> None:
         for key in (*"1234567", "1", "enter", "escape", "5", "enter", "escape", "i", "escape", "w", "escape"):

@@ -14,8 +14,8 @@ from hookflow.cli.app import app
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.pipeline.registry import installed
-from hookflow.pipeline.use import refer
+from hookflow.pipeline.registry import list_installed
+from hookflow.pipeline.use import resolve_use
 from hookflow.runner.process.launch import prepare
 from tests.cli.conftest import refused
 
@@ -112,9 +112,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (site / "trap-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: trap\nVersion: 1.0\n")
     (site / "trap-1.0.dist-info" / "entry_points.txt").write_text("[hookflow.hooks]\nsprung = trap_plugin:Mine\n")
     monkeypatch.syspath_prepend(site)
-    installed.cache_clear()
+    list_installed.cache_clear()
     yield tmp_path
-    installed.cache_clear()
+    list_installed.cache_clear()
 
 
 def read(*arguments: str) -> str:
@@ -149,7 +149,7 @@ def test_and_nothing_where_the_file_is_not_valid(here: Path) -> None:
     wrong = refused("check", "p.toml", "--set=run.max_epochs='x'", "--set=hooks.mine.args.other=1", "--no-import")
     assert 'hook "mine": ./trap.py:Mine' not in wrong
     assert not (here / "marker").exists()
-    refer("./trap.py:Mine", here, None)
+    resolve_use("./trap.py:Mine", here, None)
     assert (here / "marker").exists(), "the traps would spring"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.events.recorded_code import MAX_TEXT, RecordedCode, code_before, latest_code, recorded_codes
+from hookflow.events.recorded_code import MAX_TEXT, RecordedCode, code_before, find_latest_code, list_recorded_codes
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.runner.process.code_recorder import edited_since_import, read_git_state
 from tests.conftest import hookflow, hookflow_here, messages, records, run_here
@@ -77,7 +77,7 @@ def trained(project: Path, *options: str) -> RunDir:
 
 
 def code_of(run_dir: RunDir) -> RecordedCode:
-    code = latest_code(run_dir)
+    code = find_latest_code(run_dir)
     assert code is not None
     return code
 
@@ -126,13 +126,13 @@ def test_resume_names_the_changed_line_before_it_trains(project: Path) -> None:
     starts = [k for k, record in enumerate(everything) if record["k"] == "run"]
     trainings = [k for k, record in enumerate(everything) if record["k"] == "scalars"]
     assert everything.index(warned[0]) < min(k for k in trainings if k > starts[-1])
-    assert [code.it for code in recorded_codes(run_dir)] == [0, 4]
+    assert [code.it for code in list_recorded_codes(run_dir)] == [0, 4]
 
 
 def test_unchanged_code_is_recorded_once_and_not_warned_of(project: Path) -> None:
     trained(project)
     run_dir = trained(project, "--resume", "--set", "run.max_iters=6")
-    assert [code.number for code in recorded_codes(run_dir)] == [1]
+    assert [code.number for code in list_recorded_codes(run_dir)] == [1]
     assert not [text for text in messages(run_dir) if "since it" in text and ".py" in text]
 
 
@@ -257,7 +257,7 @@ def test_fork_keeps_the_code_of_its_parent_and_warns(project: Path) -> None:
     edit(project, "scale.py", "1.0", "3.0")
     hookflow("fork", f"{parent.id}:it00000002", cwd=project, code=0)
     fork = next(run for run in all_runs(project / "runs") if run.id != parent.id)
-    assert [(code.number, code.it) for code in recorded_codes(fork)] == [(0, 0), (1, 2)]
+    assert [(code.number, code.it) for code in list_recorded_codes(fork)] == [(0, 0), (1, 2)]
     assert [text for text in messages(fork, "warn") if text == f"scale.py:1 changed since {parent.id}:it00000002"]
     before = code_before(fork, 2)
     assert before is not None
@@ -355,7 +355,7 @@ def test_git_commit_and_difference_are_recorded(project: Path) -> None:
     assert b"+FACTOR = 3.0" in diff
     code = code_of(trained(project))
     assert code.git == state
-    assert code.git_diff() == diff
+    assert code.read_git_diff() == diff
 
 
 def test_packages_and_hookflow_are_left_out(project: Path) -> None:

@@ -13,8 +13,8 @@ import torch
 
 import hookflow as api
 from hookflow.api import recorded
-from hookflow.cli.resume import Changes
-from hookflow.cli.run import forked
+from hookflow.cli.resume import PipelineChanges
+from hookflow.cli.run import make_fork
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.runner.checkpoint.manifest import list_checkpoints
@@ -175,7 +175,9 @@ def test_a_fork_is_done_again_from_the_checkpoint_that_it_holds(folder: Path, tr
     """The parent may have removed its own; where nothing is left of it, that is said."""
     parent = trained("hooks.checkpoint.every=5", "hooks.checkpoint.points=['after_train_iter']")
     newest = list_checkpoints(parent.checkpoints)[0]
-    fork = forked(f"{parent.path}:{newest.name}", None, Changes(("run.max_epochs=4", "hooks.checkpoint.every=5")))
+    fork = make_fork(
+        f"{parent.path}:{newest.name}", None, PipelineChanges(("run.max_epochs=4", "hooks.checkpoint.every=5"))
+    )
     start = fork.parent()
     assert start is not None
     held = shutil.copytree(fork.fork_start, folder / "held")

@@ -179,6 +179,6 @@ def test_a_built_in_hook_declares_each_argument_that_names_a_place(name: str) ->
     hook = find_hook(name, Path(), None)
     annotations = getattr(hook, "__annotations__", {})
     named = {key for key in annotations if any(word in key.split("_") or key == word for word in PLACES)}
-    outside = set(make_spec(name, hook, {}, Where("")).outside_arguments() or ())
+    outside = set(make_spec(name, hook, {}, Where("")).find_outside_arguments() or ())
     undeclared = {key for key in named if (name, key) not in IN_THE_RUN_DIRECTORY} - outside
     assert undeclared == set()

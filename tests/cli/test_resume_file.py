@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from hookflow.cli.resume import Changes, resumed
+from hookflow.cli.resume import PipelineChanges, prepare_resume
 from hookflow.cli.run import compiled
 from hookflow.errors import UserError
 from hookflow.events.run_lock import release, try_lock
@@ -16,12 +16,12 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.recording import Recording
 from hookflow.runner.checkpoint.resume_rules import ChangeRule, rule_of
 from hookflow.runner.process.launch import claim, new_run
-from hookflow.service.runs import recorded_plan
+from hookflow.service.runs import read_recorded_plan
 from tests.cli.conftest import SMALL
 from tests.conftest import TOY, TOY_FILES, Train, hookflow_here, records
 
 
-def new(file: str, changes: Changes) -> RunDir:
+def new(file: str, changes: PipelineChanges) -> RunDir:
     return new_run(*compiled(file, changes))
 
 
@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run(train_here: Train) -> RunDir:
     """A run of two epochs that is done."""
-    run = new("toy.toml", Changes())
+    run = new("toy.toml", PipelineChanges())
     assert train_here(run) == 0
     return run
 
@@ -54,14 +54,14 @@ def written(run: RunDir) -> dict[str, bytes]:
 
 def refusal(*overrides: str, **options: bool) -> str:
     with pytest.raises(UserError) as raised:
-        resumed("toy.toml", Changes(overrides=overrides), **options)
+        prepare_resume("toy.toml", PipelineChanges(overrides=overrides), **options)
     return str(raised.value)
 
 
 def test_an_unchanged_file_has_nothing_left_to_do(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     before = written(run)
     with pytest.raises(typer.Exit) as left:
-        resumed("toy.toml", Changes())
+        prepare_resume("toy.toml", PipelineChanges())
     assert left.value.exit_code == 0
     printed = capsys.readouterr().err
     assert "nothing is left to do" in printed
@@ -69,10 +69,10 @@ def test_an_unchanged_file_has_nothing_left_to_do(run: RunDir, capsys: pytest.Ca
     assert written(run) == before
     for named in (run.id, None):
         with pytest.raises(typer.Exit):
-            resumed(named, Changes())
+            prepare_resume(named, PipelineChanges())
     edit("max_epochs = 2", "max_epochs = 1")
     with pytest.raises(typer.Exit):
-        resumed("toy.toml", Changes())
+        prepare_resume("toy.toml", PipelineChanges())
     assert "has done 2 epochs, and run.max_epochs is 1" in capsys.readouterr().err
     assert "max_epochs = 2" in run.pipeline.read_text(), "nothing runs, and nothing is recorded"
 
@@ -84,24 +84,24 @@ NEVER_BEGUN = '{"k":"end","t":1.0,"it":0,"ep":0,"status":"interrupted","exit":13
 def test_a_finished_run_is_not_resumed_in_place_of_the_newest_which_has_not_begun(
     run: RunDir, named: str | None
 ) -> None:
-    newest = new("toy.toml", Changes(overrides=("optimizer.args.lr=0.01",)))
+    newest = new("toy.toml", PipelineChanges(overrides=("optimizer.args.lr=0.01",)))
     newest.events.write_text(NEVER_BEGUN)
-    changes = Changes(overrides=("run.max_epochs=3",))
+    changes = PipelineChanges(overrides=("run.max_epochs=3",))
     with pytest.raises(UserError) as raised:
-        resumed(named, changes)
+        prepare_resume(named, changes)
     assert newest.id in str(raised.value) and run.id in str(raised.value)
     for wanted in (run, newest):
-        assert resumed(wanted.id, changes).id == wanted.id, "by its id, each can be resumed"
+        assert prepare_resume(wanted.id, changes).id == wanted.id, "by its id, each can be resumed"
 
 
 def test_an_unfinished_run_is_resumed_where_the_newest_has_not_begun_and_that_is_said(
     train_here: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    older = new("toy.toml", Changes(overrides=(ENDS_EARLY.replace('"stop"', '"fail"'),)))
+    older = new("toy.toml", PipelineChanges(overrides=(ENDS_EARLY.replace('"stop"', '"fail"'),)))
     assert train_here(older) == 1
-    newest = new("toy.toml", Changes())
+    newest = new("toy.toml", PipelineChanges())
     newest.events.write_text(NEVER_BEGUN)
-    assert resumed("toy", Changes()).id == older.id
+    assert prepare_resume("toy", PipelineChanges()).id == older.id
     assert newest.id in capsys.readouterr().err
 
 
@@ -126,19 +126,19 @@ def test_a_run_that_a_hook_has_ended_early_is_not_trained_on_by_a_plain_resume(
     train_here: Train, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
     """Unless the hook has stopped this process alone, as a time limit does, or something is changed."""
-    run = new("toy.toml", Changes(overrides=(ENDS_EARLY.replace('"stop"', f'"{how}"'),)))
+    run = new("toy.toml", PipelineChanges(overrides=(ENDS_EARLY.replace('"stop"', f'"{how}"'),)))
     assert train_here(run) == 0
     if how == "stop for now":
         assert records(run, "end")[-1]["status"] == "stopped"
-        assert resumed(run.id, Changes()).id == run.id
+        assert prepare_resume(run.id, PipelineChanges()).id == run.id
         return
     assert records(run, "end")[-1]["status"] == "finished"
     for named in (run.id, "toy", None):
         with pytest.raises(typer.Exit) as left:
-            resumed(named, Changes())
+            prepare_resume(named, PipelineChanges())
         assert left.value.exit_code == 0
     assert "it does not improve any more" in capsys.readouterr().err
-    assert resumed(run.id, Changes(without=("ends",)), allow_changed_hooks=True).id == run.id
+    assert prepare_resume(run.id, PipelineChanges(without=("ends",)), allow_changed_hooks=True).id == run.id
 
 
 def test_where_no_checkpoint_can_be_used_nothing_of_the_run_changes(run: RunDir) -> None:
@@ -150,17 +150,17 @@ def test_where_no_checkpoint_can_be_used_nothing_of_the_run_changes(run: RunDir)
     assert written(run) == before, "neither its files nor its log"
     for target in ("toy.toml:best", f"{run.id}:best"):
         with pytest.raises(UserError, match=f"is a checkpoint, .*\n.*: hookflow fork {run.id}:best$"):
-            resumed(target, Changes())
+            prepare_resume(target, PipelineChanges())
     for target, hint in ((run.id, f"to resume it: hookflow run --resume {run.id}"), ("toy", 'did you mean "toy.toml"')):
         with pytest.raises(UserError, match=f"{target} is a run, and a new run begins with a .*file\n    {hint}"):
-            compiled(target, Changes())
+            compiled(target, PipelineChanges())
 
 
 def test_nobody_else_resumes_it_before_it_starts(run: RunDir) -> None:
-    resumed("toy.toml", Changes(overrides=("run.max_epochs=5",)))
+    prepare_resume("toy.toml", PipelineChanges(overrides=("run.max_epochs=5",)))
     assert try_lock(run.path) is None
     release(claim(run))
-    resumed("toy.toml", Changes(overrides=("run.max_epochs=9",)))
+    prepare_resume("toy.toml", PipelineChanges(overrides=("run.max_epochs=9",)))
     release(claim(run))
 
 
@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_made_is_a_mistake(override: str, printed: str) 
 
 def test_a_test_that_is_new_is_something_to_do(run: RunDir, train_here: Train) -> None:
     edit("threads = 1", "threads = 1\ntest = true")
-    assert resumed("toy.toml", Changes()).id == run.id
+    assert prepare_resume("toy.toml", PipelineChanges()).id == run.id
     assert train_here(run, resume=True) == 0
     assert records(run, "metrics")[-1]["split"] == "test"
 
@@ -188,7 +188,7 @@ def test_a_test_that_is_new_is_something_to_do(run: RunDir, train_here: Train) -
 def test_more_epochs_continue_it(run: RunDir, train_here: Train, capsys: pytest.CaptureFixture[str]) -> None:
     edit("max_epochs = 2", "max_epochs = 4")
     edit("every = 2,", "every = 7,")
-    assert resumed("toy.toml", Changes()).id == run.id
+    assert prepare_resume("toy.toml", PipelineChanges()).id == run.id
     printed = capsys.readouterr().err
     assert re.search(r"run\.max_epochs +2 → 4", printed)
     assert train_here(run, resume=True) == 0
@@ -226,7 +226,7 @@ def test_a_change_of_a_hook_must_be_allowed_and_then_takes_effect(run: RunDir, t
     assert "toy.toml:34:10: since the checkpoint it00000010: hooks.ema.args.decay was 0.9, and is 0.5" in printed
     assert 'the hook "clip" is gone' in printed
     assert printed.count("--allow-changed-hooks") == 1
-    resumed("toy.toml", Changes(), allow_changed_hooks=True)
+    prepare_resume("toy.toml", PipelineChanges(), allow_changed_hooks=True)
     assert train_here(run, resume=True, allow_changed_hooks=True) == 0
     assert records(run, "end")[-1]["it"] == 15
     saved = (run.checkpoints / "last" / "pipeline.toml").read_text()
@@ -241,9 +241,9 @@ def test_a_change_of_a_hook_must_be_allowed_and_then_takes_effect(run: RunDir, t
 
 
 def test_what_it_was_started_with_stays_unless_given(train_here: Train, capsys: pytest.CaptureFixture[str]) -> None:
-    run = new("toy.toml", Changes(overrides=("run.seed=5", "run.max_epochs=1"), without=("early_stop",)))
+    run = new("toy.toml", PipelineChanges(overrides=("run.seed=5", "run.max_epochs=1"), without=("early_stop",)))
     assert train_here(run) == 0
-    resumed("toy.toml", Changes(overrides=("run.max_iters=8",)))
+    prepare_resume("toy.toml", PipelineChanges(overrides=("run.max_iters=8",)))
     kept = "--set run.seed=5 --set hooks.early_stop.enabled=false"
     assert f"kept from the start of the run: {kept}" in capsys.readouterr().err
     assert "seed = 5" in run.wanted().pipeline.read_text()
@@ -251,15 +251,15 @@ def test_what_it_was_started_with_stays_unless_given(train_here: Train, capsys: 
     overrides = ["run.seed=5", "hooks.early_stop.enabled=false", "run.max_iters=8"]
     assert run.wanted().describe()["overrides"] == overrides
     edit('[hooks.early_stop]\nuse = "early_stop"\nargs = { monitor = "accuracy", patience = 50 }\n', "")
-    assert resumed("toy.toml", Changes(overrides=("run.max_iters=9",))).id == run.id
+    assert prepare_resume("toy.toml", PipelineChanges(overrides=("run.max_iters=9",))).id == run.id
 
 
 def test_a_run_without_a_checkpoint_begins_anew_and_as_it_likes(train_here: Train) -> None:
     edit("lr = 0.1", "lr = -0.1")
-    run = new("toy.toml", Changes())
+    run = new("toy.toml", PipelineChanges())
     assert train_here(run) == 2
     edit("lr = -0.1", "lr = 0.2")
-    assert resumed("toy.toml", Changes()).id == run.id
+    assert prepare_resume("toy.toml", PipelineChanges()).id == run.id
     assert train_here(run, resume=True) == 0
 
 
@@ -272,20 +272,20 @@ def test_the_first_rule_that_fits_counts_and_an_unknown_key_may_not_change() -> 
 
 
 def order(run: RunDir) -> list[str]:
-    return [binding.hook for binding in recorded_plan(run).at("before_train")]
+    return [binding.hook for binding in read_recorded_plan(run).at("before_train")]
 
 
 def test_a_run_is_shuffled_and_a_resume_keeps_its_order_and_its_hooks() -> None:
     hooks = (f'[hooks.h{k}]\nuse = "builtins:print"\npoints = ["before_train"]\n' for k in range(6))
     Path("p.toml").write_text(SMALL + "".join(hooks))
-    first, again, plain = (new("p.toml", Changes(shuffle=seed)) for seed in (7, 7, None))
-    assert recorded_plan(first).shuffle == 7
+    first, again, plain = (new("p.toml", PipelineChanges(shuffle=seed)) for seed in (7, 7, None))
+    assert read_recorded_plan(first).shuffle == 7
     assert order(first) == order(again) != order(plain)
-    run = new("p.toml", Changes(shuffle=7, without=("h0",)))
+    run = new("p.toml", PipelineChanges(shuffle=7, without=("h0",)))
     shuffled = order(run)
     assert sorted(shuffled) == ["h1", "h2", "h3", "h4", "h5"]
-    assert order(resumed(run.id, Changes())) == shuffled
-    longer = resumed("p.toml", Changes(overrides=("run.max_iters=20",)))
-    assert (longer.id, order(longer.wanted()), recorded_plan(longer.wanted()).shuffle) == (run.id, shuffled, 7)
+    assert order(prepare_resume(run.id, PipelineChanges())) == shuffled
+    longer = prepare_resume("p.toml", PipelineChanges(overrides=("run.max_iters=20",)))
+    assert (longer.id, order(longer.wanted()), read_recorded_plan(longer.wanted()).shuffle) == (run.id, shuffled, 7)
     assert "max_iters = 20" in longer.wanted().pipeline.read_text()
-    assert recorded_plan(resumed(run.id, Changes(shuffle=0)).wanted()).shuffle == 0
+    assert read_recorded_plan(prepare_resume(run.id, PipelineChanges(shuffle=0)).wanted()).shuffle == 0

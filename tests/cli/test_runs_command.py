@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 import hookflow
 from hookflow.cli.app import app
 from hookflow.cli.runs import table_lines
-from hookflow.cli.show import page_lines
-from hookflow.events.records import stamped
+from hookflow.cli.show import format_page
+from hookflow.events.records import make_stamped_record
 from hookflow.events.run_lock import release, try_lock
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
@@ -30,10 +30,10 @@ from hookflow.monitor.aggregate import MetricAggregate
 from hookflow.monitor.health import Health
 from hookflow.monitor.index import Index
 from hookflow.monitor.ranks import NO_PLAN
-from hookflow.monitor.selection import headings
+from hookflow.monitor.selection import make_headings
 from hookflow.monitor.state import RunState
 from hookflow.pipeline.load import load
-from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION
+from hookflow.runner.checkpoint.manifest import MANIFEST_FILE, TRAINING_FILE, VERSION
 from hookflow.runner.process.launch import prepare
 from hookflow.service.run_facts import RunFacts
 from tests.cli.conftest import SMALL, invoke, refused
@@ -197,8 +197,8 @@ def test_values_are_data_as_they_are(several: list[RunDir]) -> None:
 
 def test_headings_are_as_short_as_they_can_be_told_apart() -> None:
     keys = ["optimizer.args.lr", "best.accuracy", "hooks.ema.use", "model.args.width", "task.args.width", "id"]
-    assert headings(keys) == ["lr", "best.accuracy", "ema", "model.args.width", "task.args.width", "id"]
-    assert headings(["best.data", "last.data", "best.best.data"]) == ["best.data", "last.data", "best.best.data"]
+    assert make_headings(keys) == ["lr", "best.accuracy", "ema", "model.args.width", "task.args.width", "id"]
+    assert make_headings(["best.data", "last.data", "best.best.data"]) == ["best.data", "last.data", "best.best.data"]
 
 
 def test_tags_and_a_note(several: list[RunDir]) -> None:
@@ -207,9 +207,9 @@ def test_tags_and_a_note(several: list[RunDir]) -> None:
     assert invoke("tag", run.id, "good", "base", "good", "--note", "a note") == f"{run.id}  good, base  a note\n"
     assert invoke("tag", run.id, "--remove", "good", "--note", "") == f"{run.id}  base\n"
     assert 'has no tag "bse"\n    did you mean "base"?' in refused("tag", run.id, "--remove", "bse")
-    assert run.noted() == (["base"], "")
+    assert run.read_notes() == (["base"], "")
     run.notes.write_text('{"tags": [1], "note": 2}')
-    assert run.noted() == ([], "")
+    assert run.read_notes() == ([], "")
     run.notes.with_name(f"{run.notes.name}.{os.getpid()}.tmp").mkdir()  # where it is written aside
     with pytest.raises(IsADirectoryError) as raised:
         invoke("tag", run.id, "good")
@@ -222,14 +222,14 @@ def test_tags_of_several_processes_at_once_are_all_kept(several: list[RunDir]) -
     with ThreadPoolExecutor(len(words)) as pool:  # each opens a file of its own, as processes do
 
         def add(word: str) -> None:
-            with run.editing_notes():
-                before, _ = run.noted()
+            with run.lock_notes():
+                before, _ = run.read_notes()
                 run.note([*before, word], "")
 
         list(pool.map(add, words))
-    assert sorted(run.noted()[0]) == sorted(words)
+    assert sorted(run.read_notes()[0]) == sorted(words)
     invoke("tag", run.id, "last")
-    assert run.noted()[0][-1] == "last"
+    assert run.read_notes()[0][-1] == "last"
 
 
 def test_runs_are_deleted_with_all_that_is_theirs(several: list[RunDir], here: Path) -> None:
@@ -288,10 +288,10 @@ def save(run: RunDir, it: int, ep: int, missing: int = 0) -> None:
     """Write a checkpoint; so many of its bytes are missing."""
     folder = run.checkpoints / f"it{it:08}"
     folder.mkdir(parents=True)
-    (folder / TRAINING).write_bytes(b"x" * 52_600)
-    files = {TRAINING: {"bytes": 52_600 + missing, "sha256": ""}}
+    (folder / TRAINING_FILE).write_bytes(b"x" * 52_600)
+    files = {TRAINING_FILE: {"bytes": 52_600 + missing, "sha256": ""}}
     printed = {"version": VERSION, "hookflow": "0.1.0", "it": it, "ep": ep, "files": files}
-    (folder / MANIFEST).write_text(json.dumps(printed))
+    (folder / MANIFEST_FILE).write_text(json.dumps(printed))
 
 
 def shown(*arguments: str) -> str:
@@ -326,7 +326,7 @@ def test_each_attempt_is_shown_with_what_had_changed_and_how_it_ended(here: Path
     append(run, later)
     check_golden("show-attempts.txt", shown())
     lines = io.StringIO()
-    plain.follow(run, lines)
+    plain.print_run(run, lines)
     printed = [line[9:] for line in lines.getvalue().splitlines()]
     assert printed.index("resumed    attempt 2") + 1 == printed.index(f"warn       hookflow: {changed}")
 
@@ -344,12 +344,12 @@ def test_a_run_that_a_hook_ended_is_resumed_and_not_extended(here: Path) -> None
 def test_of_many_attempts_warnings_and_errors_the_first_few_are_shown(here: Path) -> None:
     state = RunState()
     for k in range(1, 12):
-        state.apply(stamped("message", k, 0, {"level": "warn", "source": "a", "text": f"x{k}"}))
-        state.apply(stamped("end", k, 0, {"status": "failed", "exit": 2, "reason": "no", "seconds": -k}))
+        state.apply(make_stamped_record("message", k, 0, {"level": "warn", "source": "a", "text": f"x{k}"}))
+        state.apply(make_stamped_record("end", k, 0, {"status": "failed", "exit": 2, "reason": "no", "seconds": -k}))
     for k in range(30):
         state.journal.add(0.0, "warn", "hook", f"text {k}")
     facts = RunFacts(RunDir(here), state, NO_PLAN, Health("failed"), [])
-    lines = list(page_lines(facts))
+    lines = list(format_page(facts))
     assert [line for line in lines if line.endswith((" 3 earlier", " x4"))] == [
         "              3 earlier",
         "              x4",

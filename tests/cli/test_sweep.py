@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from hookflow import runs as hookflow_runs
-from hookflow.cli.sweep_groups import settings_lines
+from hookflow.cli.sweep_groups import format_settings
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.aggregate import MetricAggregate
 from hookflow.numbers import number
 from hookflow.pipeline.schema import SweepRange, SweepSection
 from hookflow.sweep.executor import list_gpus
-from hookflow.sweep.search import Trial, should_prune, suggest
+from hookflow.sweep.search import SweepTrial, should_prune, suggest
 from hookflow.sweep.sweep import Sweep
 from hookflow.sweep.trial_groups import group_trials
 from hookflow.sweep.trial_server import wait_for_trial
@@ -125,7 +125,7 @@ def test_folds_are_trained_within_each_setting_and_a_resumed_sweep_keeps_their_n
     settings = [(0.1, 0), (0.1, 1), (0.2, 0), (0.2, 1)]
     assert [[*sweep.suggest(k).values()] for k in range(sweep.section.count)] == [[*setting] for setting in settings]
     for k, points in enumerate(([0.5, 0.25], [0.75, 0.5], [0.99, 0.5])):
-        sweep.keep(Trial(k, sweep.suggest(k), "finished", "", max(points), "", points))
+        sweep.keep(SweepTrial(k, sweep.suggest(k), "finished", "", max(points), "", points))
     done = hookflow("sweep", "p.toml", "--resume", cwd=folder, code=0)
     assert states(sweep.path) == ["finished"] * 4
     (run,) = hookflow_runs(folder / "runs")
@@ -164,14 +164,14 @@ def test_trials_that_differ_in_their_seeds_are_a_group() -> None:
     trials = []
     for number_, (lr, seed, points) in enumerate(((0.1, 0, [1.0, 3.0]), (0.2, 0, [2.0]), (0.1, 1, [6.0, 5.0]))):
         values = {"optimizer.args.lr": lr, "run.seed": seed}
-        trials.append(Trial(number_, values, "finished", "", max(points), "", points))
-    trials.append(Trial(3, {"optimizer.args.lr": 0.1, "run.seed": 2}, "failed", "", 9.0, "", [9.0]))
+        trials.append(SweepTrial(number_, values, "finished", "", max(points), "", points))
+    trials.append(SweepTrial(3, {"optimizer.args.lr": 0.1, "run.seed": 2}, "failed", "", 9.0, "", [9.0]))
     first, second = group_trials(trials)
     assert first.values == {"optimizer.args.lr": 0.1}
     assert first.best == MetricAggregate(mean([3.0, 6.0]), stdev([3.0, 6.0]), 2)
     assert first.last == MetricAggregate(mean([3.0, 5.0]), stdev([3.0, 5.0]), 2)
     assert second.best == MetricAggregate(2.0, None, 1)
-    lines = [re.split(r"  +", line) for line in settings_lines([second, first], "accuracy", "max")]
+    lines = [re.split(r"  +", line) for line in format_settings([second, first], "accuracy", "max")]
     assert [row[0] for row in lines] == ["lr", "0.1", "0.2"]
 
 
@@ -348,15 +348,15 @@ def test_optuna_learns_from_the_trials_and_prunes() -> None:
     def value_of(values: dict[str, Any]) -> float:
         return -float(abs(values["b"] - 4)) - abs(values["c"] - 0.5)
 
-    trials: list[Trial] = []
+    trials: list[SweepTrial] = []
     for k in range(40):
         values = suggest(searched, "max", trials, k)
         assert all(not isinstance(RANGES[key], list) or value in RANGES[key] for key, value in values.items())
         value = value_of(values)
-        trials.append(Trial(k, values, "finished", "", value, "", [value - 1, value]))
+        trials.append(SweepTrial(k, values, "finished", "", value, "", [value - 1, value]))
     late = sum(trial.value for trial in trials[20:] if trial.value is not None)
     assert late > sum(trial.value for trial in trials[:20] if trial.value is not None)
-    good, bad = (Trial(40, trials[0].values, "running", "", None, "", [value]) for value in (5.0, -50.0))
+    good, bad = (SweepTrial(40, trials[0].values, "running", "", None, "", [value]) for value in (5.0, -50.0))
     assert should_prune(searched, "max", trials, bad)
     assert not should_prune(searched, "max", trials, good)
     assert should_prune(searched, "min", trials, good)
@@ -373,7 +373,7 @@ def test_a_pruned_trial_is_stopped(folder: Path) -> None:
     sweep = Sweep.create(file, ())
     sweep.begin()
     for k in range(6):
-        sweep.keep(Trial(k, {"optimizer.args.lr": 0.1}, "finished", "", 2.0, "", [2.0] * 99))
+        sweep.keep(SweepTrial(k, {"optimizer.args.lr": 0.1}, "finished", "", 2.0, "", [2.0] * 99))
     with hookflow_begun("sweep", str(sweep.path), cwd=folder) as begun:
         wait_for(lambda: [*folder.glob("runs/toy/*/commands.jsonl")], "the command to stop")
         (folder / "go").touch()

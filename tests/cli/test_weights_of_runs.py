@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hookflow.errors import UserError, Where
-from hookflow.events.initial_weights import recorded_weights
+from hookflow.events.initial_weights import read_recorded_weights
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.runner.builder.initial_weights import check_unchanged
@@ -131,7 +131,7 @@ def test_run_begins_with_the_named_weights(project: Path, use: str, checkpoint: 
     end = read_weights(run_dir.checkpoints / "last", "model")
     assert end.keys() == expected.keys()
     assert all(torch.equal(end[name], expected[name]) for name in end)
-    source = recorded_weights(run_dir)["model"]
+    source = read_recorded_weights(run_dir)["model"]
     assert (source.run, source.checkpoint, source.entry) == (first.id, checkpoint, entry)
     assert source.it == int(checkpoint[2:])
     content = (first.checkpoints / checkpoint / f"{entry}.pt").read_bytes()
@@ -201,7 +201,7 @@ def test_name_that_has_moved_is_compared_and_rerun_as_recorded(project: Path) ->
     before = trained(project)
     run_here("--resume", first_of(project).id, "--set", "run.max_iters=6", cwd=project, code=0)
     after = trained(project)
-    assert [recorded_weights(run)["model"].it for run in (before, after)] == [4, 6]
+    assert [read_recorded_weights(run)["model"].it for run in (before, after)] == [4, 6]
     done = hookflow_here("compare", before.id, after.id, cwd=project, code=1)
     assert "amount to the same" not in done.stdout
     done = hookflow_here("rerun", before.id, "--at", "1", "--format", "json", cwd=project, code=0)

@@ -47,7 +47,7 @@ class FailsAlone:
 def strikes(run: Any, rank: int, at: int, number: int, mark: str) -> None:
     """Send this rank's process a signal, once: `mark` says whether it has been."""
     if number == signal.SIGKILL:
-        failures.PATIENCE = 0.0  # who is killed reports nothing
+        failures.REPORT_WAIT_SECONDS = 0.0  # who is killed reports nothing
     if (run.rank, run.iter) == (rank, at) and not Path(mark).exists():
         Path(mark).touch()
         os.kill(os.getpid(), number)
@@ -67,7 +67,7 @@ def marks_fetch(run: Any, batch_idx: int, rank: int, at: int, mark: str) -> None
 
 def fails_to_write(run: Any, at: int, number: int, mark: str) -> None:
     """Kill rank 1 by a signal in the middle of its shards, once; where there is none, its disk is full."""
-    failures.PATIENCE = 0.0 if number else failures.PATIENCE
+    failures.REPORT_WAIT_SECONDS = 0.0 if number else failures.REPORT_WAIT_SECONDS
 
     def write(file: object, data: object) -> int:
         if number:

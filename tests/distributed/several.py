@@ -4,7 +4,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from hookflow.events.log import Tail
+from hookflow.events.log import TailReader
 from hookflow.events.rundir import RunDir
 from tests.conftest import rows
 from tests.support.processes import Training
@@ -61,7 +61,7 @@ def printed(run_dir: RunDir, rank: int) -> str:
 
 def records_of(run_dir: RunDir, kind: str, rank: int = 0) -> list[dict[str, Any]]:
     """Return the records of a kind in a rank's event log."""
-    every = Tail(run_dir.events_of(rank)).read_all()
+    every = TailReader(run_dir.find_events_path(rank)).read_all()
     return [row for record in every if record["k"] == kind for row in rows(record)]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir, write_whole
-from hookflow.runner.checkpoint.manifest import damage
+from hookflow.runner.checkpoint.manifest import find_damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import reason, records, wait_for
 from tests.distributed.conftest import NewClouds, strikes
@@ -220,7 +220,7 @@ BREAKS = 'hooks.breaks={use="./actors.py:Breaks", on_error="disable", points=["%
 )
 def test_a_hook_switched_off_on_one_rank_holds_up_none(ranks_trained: NewClouds, overrides: tuple[str, ...]) -> None:
     run_dir = ranks_trained(f"distributed.timeout={LIMIT}", "run.max_epochs=1", *overrides)
-    assert "is switched off" in run_dir.events_of(1).read_text()
+    assert "is switched off" in run_dir.find_events_path(1).read_text()
 
 
 EVERYTHING = [  # beside what the pipeline has: clipping, an average, accuracy
@@ -253,7 +253,7 @@ def test_a_rank_killed_at_random(
         (lots / "attempt").write_text(str(attempt))
         codes = carry_out(killed, 2, resume=attempt > 0)
         assert (-9 in codes) == (attempt < kills), codes
-        assert not [path for path in CheckpointStore(killed.checkpoints).all() if damage(path)], "whole or absent"
+        assert not [path for path in CheckpointStore(killed.checkpoints).all() if find_damage(path)], "whole or absent"
     assert codes == [0, 0]
     assert_same_end(alone, killed)
     assert_each_once(killed, "each", until=int(str(records(killed, "end")[-1]["it"])))

@@ -16,7 +16,7 @@ from hookflow.runner.distributed.consensus import (
     SAVE,
     STOP,
     ProcessGroupConsensus,
-    iterations_between,
+    compute_iterations_between,
 )
 from hookflow.runner.distributed.rendezvous import RankLayout
 from tests.support.limits import LIMIT
@@ -56,7 +56,7 @@ def _all_walks(rank: int, folder: Path) -> None:
     dist.init_process_group("gloo", init, timedelta(seconds=LIMIT), world_size=WORLD, rank=rank)
     reported: dict[str, Any] = {}
     for name, (every, arrivals, waits, _) in WALKS.items():
-        consensus.iterations_between = lambda iteration, exchange, every=every: every  # type: ignore[misc]
+        consensus.compute_iterations_between = lambda iteration, exchange, every=every: every  # type: ignore[misc]
         reported[name] = _walk(rank, arrivals[rank], waits)
     reported["evaluation"] = _evaluate(rank)
     (folder / f"rank{rank}").write_text(json.dumps(reported))
@@ -79,7 +79,7 @@ def _walk(rank: int, arrivals: Arrivals, waits: set[int]) -> tuple[Any, ...]:
 
 def _evaluate(rank: int) -> list[int]:
     """Evaluate a few batches between two iterations; rank 1 is asked for one thing before, and for another in it."""
-    consensus.iterations_between = lambda iteration, exchange: 1  # type: ignore[misc]
+    consensus.compute_iterations_between = lambda iteration, exchange: 1  # type: ignore[misc]
     agreed = ProcessGroupConsensus(RankLayout(rank, WORLD, rank), timeout=LIMIT)
     reported = [agreed.step(7, SAVE if rank == 1 else 0)]
     with agreed.evaluation():
@@ -127,4 +127,4 @@ def test_what_is_in_flight_waits_until_an_evaluation_is_over(walks: list[dict[st
     ],
 )
 def test_exchanges_are_rare_but_prompt(iteration: int, exchange: int, every: int) -> None:
-    assert iterations_between(iteration, exchange) == every
+    assert compute_iterations_between(iteration, exchange) == every

@@ -10,13 +10,13 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.events import now
-from hookflow.events.log import Appender, Tail
+from hookflow.events.log import LogAppender, TailReader
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed import agent, rendezvous
 from hookflow.runner.distributed.failures import (
     ChildExit,
+    describe_peer_loss,
     exit_status,
-    explain_loss,
     is_peer_lost,
     is_timeout,
     write_end,
@@ -38,7 +38,7 @@ def says(run_dir: RunDir, rank: int, code: int, reason: str, t: float = 10.0) ->
 
 
 def puts(run_dir: RunDir, rank: int, *records: dict[str, object], t: float = 10.0) -> None:
-    log = Appender(run_dir.events_of(rank))
+    log = LogAppender(run_dir.find_events_path(rank))
     log.append([{"t": t, "it": 4, "ep": 1, **record} for record in records])
     log.close()
 
@@ -111,7 +111,7 @@ def test_of_ranks_that_were_killed_the_first_says_why(run_dir: RunDir) -> None:
 
 def test_a_process_that_ends_without_a_word_has_failed(run_dir: RunDir) -> None:
     puts(run_dir, 0, {"k": "run", "iters_per_epoch": 5}, {"k": "end", "exit": 0})
-    shared = now.Shared(run_dir.now)
+    shared = now.NowMemory(run_dir.now)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         child_exit = ChildExit(run_dir, lambda: child)
         puts(run_dir, 0, {"k": "run", "iters_per_epoch": 5}, {"k": "checkpoint", "it": 2})
@@ -119,7 +119,7 @@ def test_a_process_that_ends_without_a_word_has_failed(run_dir: RunDir) -> None:
         assert child_exit() is None
         shared.close()
     assert (child.returncode, child_exit.wait(), child_exit()) == (0, 1, 1)
-    end = Tail(run_dir.events).read_all()[-1]
+    end = TailReader(run_dir.events).read_all()[-1]
     assert (end["k"], end["exit"], end["it"], end["ep"]) == ("end", 1, 13, 2)
     assert end["reason"] == "exited with code 0 and no end record"
 
@@ -129,14 +129,16 @@ def test_an_end_is_written_where_there_is_none_that_says_so(run_dir: RunDir) -> 
     says(run_dir, 0, 130, "SIGINT received")
     write_end(run_dir, 5.0, StopReason("SIGINT received", "interrupted", 130, save=False), "go on", 2.0, resumes=False)
     write_end(run_dir, 5.0, killed, "hookflow run --resume", 2.0, resumes=False)
-    ends = Tail(run_dir.events).read_all()
+    ends = TailReader(run_dir.events).read_all()
     assert [record["exit"] for record in ends] == [130, 1]
     assert ends[-1]["reason"] == "rank 1 was killed; there is no checkpoint yet"
     assert (ends[-1]["it"], ends[-1]["ep"]) == (4, 1), "where the run stood"
     (run_dir.checkpoints / "it00000004").mkdir(parents=True)
     says(run_dir, 0, 130, "SIGINT received")
     write_end(run_dir, 5.0, killed, "hookflow run --resume", 2.0, resumes=False)
-    assert Tail(run_dir.events).read_all()[-1]["reason"] == "rank 1 was killed; resume with: hookflow run --resume"
+    assert (
+        TailReader(run_dir.events).read_all()[-1]["reason"] == "rank 1 was killed; resume with: hookflow run --resume"
+    )
 
 
 def test_what_says_only_that_another_rank_is_gone() -> None:
@@ -145,7 +147,7 @@ def test_what_says_only_that_another_rank_is_gone() -> None:
         "This is typically caused by a remote worker crashing."
     )
     assert is_peer_lost(gone)
-    assert explain_loss(gone) == "another rank is gone: Connection closed by peer [127.0.0.1]:722"
+    assert describe_peer_loss(gone) == "another rank is gone: Connection closed by peer [127.0.0.1]:722"
     assert is_peer_lost(torch.distributed.DistNetworkError("recv failed"))
     assert not is_peer_lost(RuntimeError("shapes do not fit"))
     assert not is_peer_lost(ValueError("Connection closed by peer"))
@@ -156,7 +158,7 @@ def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir)
     assert is_timeout(late)
     assert not is_peer_lost(late), "the other has not gone"
     run_dir.plan.write_text(json.dumps({"bindings": [{"hook": "hang", "point": "after_train_iter"}]}))
-    places = {rank: now.Shared(run_dir.now_of(rank)) for rank in (1, 2)}
+    places = {rank: now.NowMemory(run_dir.find_now_path(rank)) for rank in (1, 2)}
     places[1].ids[0] = 0
     says(run_dir, 2, 0, "some")
     recorder = EventRecorder(run_dir, lambda command: None, RankLayout(0, 3, 0))
@@ -167,7 +169,7 @@ def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir)
         'rank 1 is in hook "hang" at after_train_iter, rank 2 is in no hook, at iteration 4'
     )
     assert recorder.why == expected
-    (record,) = Tail(run_dir.events).read_all()
+    (record,) = TailReader(run_dir.events).read_all()
     assert (record["k"], record["hook"], record["text"]) == ("error", "ozm", expected)
 
 
@@ -224,11 +226,11 @@ def test_ranks_wait_for_each_other_without_being_deaf(shared: torch.distributed.
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(InterruptedError):
-            rendezvous.rendezvous(RankLayout(0, 2, 0), 60)
+            rendezvous.join_ranks(RankLayout(0, 2, 0), 60)
     finally:
         signal.signal(signal.SIGALRM, before)
     with pytest.raises(RuntimeError, match="not all of the 2 ranks are there"):
-        rendezvous.rendezvous(RankLayout(0, 2, 0), 0)
+        rendezvous.join_ranks(RankLayout(0, 2, 0), 0)
     assert rendezvous.joined is None
 
 
@@ -246,15 +248,15 @@ def test_a_rank_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest.Mo
             return [self]
 
     monkeypatch.setattr(agent.psutil, "Process", Stuck)
-    monkeypatch.setattr(agent, "LAST", 0)
+    monkeypatch.setattr(agent, "STOP_GRACE_SECONDS", 0)
     starter = agent.RankAgent(run_dir, 1, 0, [])
-    starter._hand_on_signals()
+    starter._forward_signals()
     starter._on_signal(signal.SIGTERM, None)
     starter._on_signal(signal.SIGTERM, None)
     for _ in range(3):
-        starter._hand_on_signals()
+        starter._forward_signals()
     assert sent == [signal.SIGTERM], "the first is waited for, however long that takes"
     starter._on_signal(signal.SIGINT, None)
     for _ in range(2):
-        starter._hand_on_signals()
+        starter._forward_signals()
     assert sent == [signal.SIGTERM, signal.SIGINT, signal.SIGKILL]

@@ -17,7 +17,7 @@ from torch.distributed import HashStore, TCPStore
 from hookflow.cli import torchrun as rank_commands
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.plain import follow
+from hookflow.monitor.plain import print_run
 from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.distributed.rendezvous import RankLayout
 from hookflow.runner.process.launch import claim, start
@@ -98,7 +98,7 @@ def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch:
     agent.kill()
     with pytest.raises(UserError, match="is already running"):
         claim(run_dir)
-    assert follow(run_dir, io.StringIO(), child_exit=child_exit) == 143, "what is shown waits for the ranks' own end"
+    assert print_run(run_dir, io.StringIO(), child_exit=child_exit) == 143, "what is shown waits for the ranks' own end"
     psutil.wait_procs(ranks, timeout=LIMIT)
     (end,) = records_of(run_dir, "end")
     assert (end["exit"], end["reason"]) == (143, f"the launcher (process {agent.pid}) is gone")
@@ -153,7 +153,7 @@ def test_under_torchrun_a_run_that_a_hook_has_ended_early_is_not_trained_on(
     )
     (end,) = records_of(run_dir, "end")
     assert (end["it"], end["status"]) == (4, "finished"), "there were more to do"
-    logs = [run_dir.events_of(rank).read_bytes() for rank in (0, 1)]
+    logs = [run_dir.find_events_path(rank).read_bytes() for rank in (0, 1)]
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--local-addr=localhost")
     command = [sys.executable, *launcher, "-m", "hookflow", "run", "--resume", str(run_dir.path), "--ui=json"]
     streams: Any = {"env": QUIET, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -163,12 +163,12 @@ def test_under_torchrun_a_run_that_a_hook_has_ended_early_is_not_trained_on(
     assert errors.count("nothing is left to do") == 1
     assert "it is good enough" in errors
     assert output == ""
-    assert [run_dir.events_of(rank).read_bytes() for rank in (0, 1)] == logs
+    assert [run_dir.find_events_path(rank).read_bytes() for rank in (0, 1)] == logs
 
 
 def test_a_mistake_is_told_by_one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     talk = HashStore()
-    monkeypatch.setattr(rank_commands, "rendezvous", lambda ranks, seconds: talk)
+    monkeypatch.setattr(rank_commands, "join_ranks", lambda ranks, seconds: talk)
     monkeypatch.setattr(rank_commands, "store", lambda seconds: HashStore())
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in (0, 1):
@@ -185,8 +185,8 @@ def test_a_machine_without_the_run_directory_is_named(tmp_path: Path, monkeypatc
     run_dir.sign(id=run_dir.id)
     talk = HashStore()
     monkeypatch.setattr(rank_commands.socket, "gethostname", lambda: "far")
-    monkeypatch.setattr(rank_commands, "rendezvous", lambda ranks, seconds: talk)
-    monkeypatch.setattr(rank_commands, "_lead", lambda *arguments, restarted: (run_dir, False))
+    monkeypatch.setattr(rank_commands, "join_ranks", lambda ranks, seconds: talk)
+    monkeypatch.setattr(rank_commands, "_claim_run_dir", lambda *arguments, restarted: (run_dir, False))
     options = {"resume": False, "allow_changed_hooks": False}
     talk.set("run", json.dumps({"path": str(tmp_path / "elsewhere"), "again": False}))
     talk.set("seen by 0", "")
@@ -201,5 +201,5 @@ def test_ranks_started_again_without_their_store_are_refused(tmp_path: Path, mon
     monkeypatch.setattr(rank_commands, "store", lambda seconds: HashStore())
     talk = HashStore()
     with pytest.raises(rank_commands.UserError, match="its store has forgotten of which run"):
-        rank_commands._lead(talk, lambda: RunDir.create(tmp_path, "clouds"), restarted=True)
+        rank_commands._claim_run_dir(talk, lambda: RunDir.create(tmp_path, "clouds"), restarted=True)
     assert json.loads(talk.get("run")) == {"exit": 2}, "the others do not wait"

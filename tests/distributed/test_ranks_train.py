@@ -12,11 +12,11 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import hookflow
-from hookflow.cli.resume import Changes
-from hookflow.cli.run import forked
+from hookflow.cli.resume import PipelineChanges
+from hookflow.cli.run import make_fork
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.checkpoint.manifest import damage
+from hookflow.runner.checkpoint.manifest import find_damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.distributed import fsdp
 from tests.conftest import TESTS, NewRun, Train, messages, reason, records
@@ -102,7 +102,9 @@ def test_ranks_with_whole_batches_train_as_one_with_their_union(
     assert train_here(both, resume=True) == 2
     text = "a batch_sampler shares out whole batches, and those of 2 ranks are others"
     assert text in records(both, "refused")[-1]["reason"]
-    child = forked(str(both.checkpoints / "last"), None, Changes(("hooks.stops.enabled=false", "run.max_epochs=1")))
+    child = make_fork(
+        str(both.checkpoints / "last"), None, PipelineChanges(("hooks.stops.enabled=false", "run.max_epochs=1"))
+    )
     assert train_here(child) == 0, reason(child)
     text = "an epoch has 11 iterations: iteration 4 of the parent is 8 here"
     assert any(text in message for message in messages(child, "warn")), "four pairs of batches are eight"
@@ -214,7 +216,7 @@ def test_shards_are_resumed_to_the_bit_and_read_without_ranks(new_clouds: NewClo
     with (folder / "__1_0.distcp").open("r+b") as file:
         file.seek(1000)
         file.write(b"wrong")
-    assert damage(folder) == "__1_0.distcp is not what was written"
+    assert find_damage(folder) == "__1_0.distcp is not what was written"
 
 
 def test_a_rank_fails_while_it_writes_shards(new_clouds: NewClouds, tmp_path: Path) -> None:
@@ -237,7 +239,7 @@ def test_a_rank_fails_while_it_writes_shards(new_clouds: NewClouds, tmp_path: Pa
 def test_shards_that_are_not_finite_are_no_checkpoint_to_resume_from(ranks_trained: NewClouds) -> None:
     run_dir = ranks_trained(FSDP, 'hooks.poisons={use="./actors.py:poisons", points=["before_save_checkpoint"]}')
     (kept,) = run_dir.checkpoints.glob("nonfinite-it*")
-    assert damage(kept) == ""
+    assert find_damage(kept) == ""
     assert "it00000012" not in {path.name for path in CheckpointStore(run_dir.checkpoints).all()}
 
 
@@ -394,7 +396,7 @@ def test_what_one_rank_raises_is_reported_by_its_name_and_once(ranks_trained: Ne
     raises = 'hooks.raises={use="./actors.py:Breaks", points=["before_train_iter"]}'
     run_dir = ranks_trained(points, "hooks.checkpoint.args.keep=1", raises, codes=[1, 1])
     (saved,) = CheckpointStore(run_dir.checkpoints).all()
-    assert (saved.name, damage(saved)) == ("it00000002", "")
+    assert (saved.name, find_damage(saved)) == ("it00000002", "")
     (failure,) = messages_of(run_dir, 1, "no checkpoint could be saved after the error: ")
     assert failure.endswith("that takes all ranks, and this one has raised")
     assert reason(run_dir) == "rank 1: RuntimeError: as told"
@@ -459,7 +461,7 @@ def test_ranks_fork(ranks_trained: NewClouds, strategy: str) -> None:
     every = 'hooks.checkpoint.points=[{at="after_train_iter", every=4}]'
     parent = ranks_trained(f'distributed.strategy="{strategy}"', every, "hooks.checkpoint.args.keep=99")
     unchanged, changed = (
-        forked(str(parent.checkpoints / "it00000004"), None, Changes(overrides))
+        make_fork(str(parent.checkpoints / "it00000004"), None, PipelineChanges(overrides))
         for overrides in ((), ("optimizer.args.lr=0.01", "data.train.loader.batch_size=6"))
     )
     for child in (unchanged, changed):

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from hookflow.graph.points import STANDARD
+from hookflow.graph.points import STANDARD_POINTS
 from hookflow.hooks.base import Hook
 
 TOUCHED = [
     point.name
-    for point in STANDARD
+    for point in STANDARD_POINTS
     if point.kind in ("standard", "step", "optimizer", "log") and point.name != "after_load_checkpoint"
 ]
 """Every point outside the network: within it parameters are gathered for as long as a module computes."""

@@ -21,7 +21,7 @@ import hookflow
 from hookflow.cli.app import app
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import DEFAULT_POINTS
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.run import Run
@@ -205,14 +205,14 @@ def test_an_example_can_be_pasted_and_trains(name: str, trained: Trained) -> Non
 
 def test_every_point_of_pytorch_is_named() -> None:
     named = set(re.findall(r"`(\w+)`", page("reference/pytorch_hooks.md")))
-    assert {point.name for point in POINTS if point.nested and point.kind != "log"} <= named
+    assert {point.name for point in DEFAULT_POINTS if point.nested and point.kind != "log"} <= named
     row = r"^\| `(\w+)` \| `register_(\w+)_hook` \| ([^|]*) \|"
     listed = re.findall(row, page("how-to/module-hooks.md"), re.MULTILINE)
-    assert [point for point, *_ in listed] == [point.name for point in POINTS if point.kind == "module"]
+    assert [point for point, *_ in listed] == [point.name for point in DEFAULT_POINTS if point.kind == "module"]
     for point, by, given in listed:
         assert point == by
         assert hasattr(nn.Module, f"register_{by}_hook")
-        assert set(re.findall(r"`(\w+)`", given)) <= set(POINTS[point].offers)
+        assert set(re.findall(r"`(\w+)`", given)) <= set(DEFAULT_POINTS[point].offers)
 
 
 @pytest.mark.parametrize(
@@ -497,7 +497,7 @@ def test_what_others_are_told_to_use_is_there() -> None:
     keys = {*RunSection.model_fields, *vars(Run)}
     assert set(re.findall(r"`run\.(\w+)", text)) <= keys
     assert set(re.findall(r"`distributed\.(\w+)", text)) <= DistributedSection.model_fields.keys()
-    points = {point.name for point in POINTS}
+    points = {point.name for point in DEFAULT_POINTS}
     rows = text.partition("## Points")[2].partition("\n## ")[0].splitlines()[4:]
     assert {point for row in rows for point in re.findall(r"`(\w+)`", row.split(" | ")[0])} <= points
     flags = text.partition("| Lightning | hookflow |\n")[2].partition("The other three")[0]

@@ -12,13 +12,13 @@ import pytest
 import typer
 
 from hookflow.cli.app import app
-from hookflow.events.records import KINDS, CommandRecord, Record
+from hookflow.events.records import RECORD_KINDS, CommandRecord, Record
 from hookflow.events.rundir import Entry, RunDir
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import DEFAULT_POINTS
 from hookflow.monitor.state import RunState
 from hookflow.pipeline import schema
 from hookflow.pipeline.components import Section
-from hookflow.pipeline.json_schema import sentences
+from hookflow.pipeline.json_schema import read_field_sentences
 from hookflow.pipeline.schema import Pipeline
 from tests.conftest import TESTS, Trained, records
 
@@ -48,7 +48,7 @@ SECTIONS = [
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
 def test_every_key_has_a_sentence(section: type[Section]) -> None:
-    assert sentences(section).keys() >= section.model_fields.keys()
+    assert read_field_sentences(section).keys() >= section.model_fields.keys()
     for name, field in section.model_fields.items():
         assert f"| `{field.alias or name}` |" in PAGE
 
@@ -58,7 +58,7 @@ def test_nothing_is_left_out() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for name in (name for name, command in commands.items() if not command.hidden):
         assert any(heading.startswith(f"`hookflow {name}") for heading in headings)
-    for point in POINTS:
+    for point in DEFAULT_POINTS:
         assert f"| `{point.name}` |" in PAGE
     for name in Pipeline.model_fields:
         assert f"| `{name}` |" in PAGE
@@ -115,7 +115,7 @@ def example(text: str) -> dict[str, Any]:
     return json.loads(line)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(RECORD_KINDS))
 def test_every_field_of_a_record_is_described(kind: str) -> None:
     fields = get_type_hints(RECORDS[kind]).keys()
     assert rows(chapter(kind)) >= fields
@@ -136,7 +136,7 @@ def test_the_examples_are_taken_by_the_monitor_and_the_command_is_described() ->
 def test_every_file_of_a_run_directory_is_listed(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     named = [getattr(run, name) for name, member in vars(RunDir).items() if isinstance(member, Entry)]
-    files = {path.name for path in (*named, run.events_of(1), run.now_of(1))}
+    files = {path.name for path in (*named, run.find_events_path(1), run.find_now_path(1))}
     assert files <= set(re.findall(r"`([\w.]+)/?`", chapter("The run directory")))
 
 

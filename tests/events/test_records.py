@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookflow.events import records
-from hookflow.events.log import Appender, Tail, encode, event_log
-from hookflow.events.packing import BINS, Row, bin_of, bounds, pack, percentile, series, unpack
+from hookflow.events.log import LogAppender, TailReader, encode, event_log
+from hookflow.events.packing import NUM_BINS, Row, bin_of, bounds, compute_percentile, iter_series, pack, unpack
 from hookflow.events.reading import read_command, read_record
-from hookflow.events.records import KINDS, TEXT_LIMIT, DataInfo
+from hookflow.events.records import RECORD_KINDS, TEXT_LIMIT, DataInfo
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.state import RunState
 from hookflow.runner.distributed.failures import append_record
@@ -71,11 +71,11 @@ def put_one_of_each(recorder: EventRecorder) -> None:
 def written(tmp_path: Path) -> list[Any]:
     run_dir = RunDir.create(tmp_path, "toy")
     put_one_of_each(EventRecorder(run_dir, lambda command: None))
-    return Tail[Any](run_dir.events).read_all()
+    return TailReader[Any](run_dir.events).read_all()
 
 
 def test_each_kind_is_written_with_the_keys_of_its_type(written: list[Any]) -> None:
-    assert {record["k"] for record in written} == KINDS == set(TYPES)
+    assert {record["k"] for record in written} == RECORD_KINDS == set(TYPES)
     for record in written:
         kind = TYPES[record["k"]]
         assert kind.__required_keys__ <= record.keys() <= kind.__annotations__.keys(), record["k"]
@@ -104,7 +104,7 @@ def test_a_record_of_any_type_and_size_is_refused_or_folded() -> None:
                 continue
             state.apply(record, chance.choice([0, 0, 0, 1, 5]))
             outcomes[record["k"]] += 1
-    assert outcomes.keys() >= KINDS | {"refused"}, "unknown kinds are let through"
+    assert outcomes.keys() >= RECORD_KINDS | {"refused"}, "unknown kinds are let through"
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_what_a_record_declares_is_held(written: list[Any], kind: str, key: str,
 def test_what_is_appended_from_outside_goes_on_from_the_last_record(written: list[Any], tmp_path: Path) -> None:
     (run_dir,) = (RunDir(path.parent) for path in tmp_path.glob("toy/*/events.jsonl"))
     append_record(run_dir, "message", level="warn", source="hookflow", text="again")
-    last = Tail[Any](run_dir.events).read_all()[-1]
+    last = TailReader[Any](run_dir.events).read_all()[-1]
     assert (last["k"], last["it"], last["ep"], last["text"]) == ("message", 3, 1, "again")
 
 
 def test_what_is_appended_is_read_once_and_a_torn_line_costs_no_other(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    tail = Tail(path)
+    tail = TailReader(path)
     assert tail.read() == [], "no file is no news"
     path.write_bytes(b'{"k":"a"}\n{"k":')
     assert [r["k"] for r in tail.read()] == ["a"]
@@ -147,10 +147,10 @@ def test_what_is_appended_is_read_once_and_a_torn_line_costs_no_other(tmp_path: 
     assert tail.read() == []
     path = tmp_path / "log"
     path.write_bytes(b'{"k":"a"}\n{"k":"to')
-    log = Appender(path)
+    log = LogAppender(path)
     log.append([{"k": "b"}])
     log.close()
-    assert [r["k"] for r in Tail(path).read_all()] == ["a", "b"]
+    assert [r["k"] for r in TailReader(path).read_all()] == ["a", "b"]
 
 
 def test_numbers_that_json_does_not_know_become_words_and_long_strings_are_cut() -> None:
@@ -171,7 +171,7 @@ def test_numbers_that_json_does_not_know_become_words_and_long_strings_are_cut()
 
 @pytest.mark.parametrize("text", ["a\udcffb", "\ud83d", "x\udc00\ud800y", "\U0001f600 é"])
 def test_what_is_written_can_be_read(tmp_path: Path, text: str) -> None:
-    log = Appender(tmp_path / "log")
+    log = LogAppender(tmp_path / "log")
     log.append([{"k": "message", "t": 1.0, "it": 0, "ep": 0, "level": "info", "source": "a", "text": text}])
     log.close()
     (record,) = event_log(tmp_path / "log").read()
@@ -184,7 +184,7 @@ def test_a_duration_lies_in_its_bin_which_is_at_most_a_quarter_wide_and_touches_
     low, high = bounds(index)
     assert low <= ns < high == bounds(index + 1)[0]
     assert ns < 8 or high <= low * 1.25
-    assert index < BINS
+    assert index < NUM_BINS
 
 
 @given(st.lists(st.integers(min_value=8, max_value=10**10), min_size=1, max_size=50), st.floats(0.01, 1))
@@ -194,8 +194,8 @@ def test_a_percentile_is_right_to_a_bins_width(seen: list[int], share: float) ->
         counts[bin_of(ns)] = counts.get(bin_of(ns), 0) + 1
     rank = max(-(-share * len(seen) // 1), 1)
     exact = sorted(seen)[int(rank) - 1]
-    assert exact / 1.26 <= percentile(counts, share) <= exact * 1.26
-    assert percentile({}, share) == 0.0
+    assert exact / 1.26 <= compute_percentile(counts, share) <= exact * 1.26
+    assert compute_percentile({}, share) == 0.0
 
 
 NUMBERS = st.one_of(st.floats(width=64), st.floats(width=32), st.floats(width=16), st.sampled_from([0.0, -0.0, 0.1]))
@@ -231,7 +231,7 @@ def test_rows_are_read_as_they_were_packed(drawn: list[Any], epoch: int) -> None
 @given(ROWS)
 def test_a_series_has_the_rows_in_which_its_name_was_logged(drawn: list[Any]) -> None:
     rows = [Row(t, it, 0, v) for t, it, v in drawn]
-    got = {(name, it, str(value)) for name, its, values in series(pack(rows)) for it, value in zip(its, values)}  # noqa: B905
+    got = {(name, it, str(value)) for name, its, values in iter_series(pack(rows)) for it, value in zip(its, values)}  # noqa: B905
     assert got == {(name, row.it, str(value)) for row in rows for name, value in row.v.items()}
 
 

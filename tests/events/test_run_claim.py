@@ -13,8 +13,8 @@ from threading import Barrier
 import pytest
 
 from hookflow.errors import UserError
-from hookflow.events.run_claim import hand_over_claim, is_claimed, release_claim, take_claim
-from hookflow.events.run_lock import hand_over, is_locked, release, try_lock
+from hookflow.events.run_claim import is_claimed, release_claim, take_claim, transfer_claim
+from hookflow.events.run_lock import is_locked, release, transfer_claim_to_child, try_lock
 from hookflow.events.rundir import RunDir
 from hookflow.runner.process.launch import claim
 
@@ -63,7 +63,7 @@ def test_a_run_is_claimed_as_long_as_the_process_that_trains_it_lives(
     assert not is_locked(run.path)
     locks = claim(run)
     assert is_locked(run.path)
-    hand_over(locks, child.pid)
+    transfer_claim_to_child(locks, child.pid)
     release(locks)
     assert is_locked(run.path)
     assert try_lock(run.path) is None
@@ -89,7 +89,7 @@ def test_a_rank_shares_what_is_claimed(run: RunDir) -> None:
 def test_a_copy_of_a_run_is_not_claimed(run: RunDir, child: subprocess.Popen[bytes], tmp_path: Path) -> None:
     path = take_claim(run.path)
     assert path is not None
-    hand_over_claim(path, child.pid)
+    transfer_claim(path, child.pid)
     copy = tmp_path / "copy"
     shutil.copytree(run.path, copy, symlinks=True)
     assert is_claimed(run.path)

@@ -14,7 +14,7 @@ from typing import IO
 import pytest
 
 from hookflow.events import commands, now
-from hookflow.events.process_life import started_at
+from hookflow.events.process_life import read_start_time
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir, all_runs, process_identity
 from hookflow.runner.process.launch import claim
@@ -69,7 +69,7 @@ def test_a_run_whose_launcher_was_killed_lives_as_long_as_a_rank_holds_it(tmp_pa
     run = RunDir.create(tmp_path, "toy")
     run.sign_process(os.getpid())
     run.sign(process_started=0.0)
-    run.events_of(1).touch()
+    run.find_events_path(1).touch()
     assert run.life() == "gone", "there is no lock"
     with run.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
@@ -143,7 +143,11 @@ def process(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_the_second_signal_ends_a_run_that_listens(process: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "STEPS", [commands.STEPS[0], *((number, LIMIT) for number, _ in commands.STEPS[1:])])
+    monkeypatch.setattr(
+        commands,
+        "STOP_SIGNALS",
+        [commands.STOP_SIGNALS[0], *((number, LIMIT) for number, _ in commands.STOP_SIGNALS[1:])],
+    )
     run, started, out = process(HEARS)
     assert out.readline() == b"ready\n"
     texts: list[str] = []
@@ -160,13 +164,13 @@ def test_the_second_signal_ends_a_run_that_listens(process: Start, monkeypatch: 
 
 
 def test_a_deaf_one_is_killed_with_those_it_has_started(process: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    *asked, killed = (number for number, _ in commands.STEPS)
-    monkeypatch.setattr(commands, "STEPS", [*((number, 0.1) for number in asked), (killed, LIMIT)])
+    *asked, killed = (number for number, _ in commands.STOP_SIGNALS)
+    monkeypatch.setattr(commands, "STOP_SIGNALS", [*((number, 0.1) for number in asked), (killed, LIMIT)])
     run, started, out = process(DEAF)
     child = out.readline()
     assert commands.stop_now(run, lambda _: None)
     assert started.wait() == -signal.SIGKILL
-    wait_for(lambda: started_at(int(child)) is None)
+    wait_for(lambda: read_start_time(int(child)) is None)
 
 
 @pytest.mark.parametrize("how", ["a copy", "of a run that is over"])
@@ -204,11 +208,12 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 @pytest.mark.usefixtures("kind")
 def test_the_training_thread_is_seen_from_outside(tmp_path: Path) -> None:
     path = tmp_path / "now.bin"
-    shared = now.Shared(path)
-    assert now.look(path) == (now.NOWHERE, pytest.approx(0, abs=60))
+    shared = now.NowMemory(path)
+    assert now.read_current_binding(path) == (now.NO_BINDING, pytest.approx(0, abs=60))
     shared.ids[0], shared.times[0] = 5, time.perf_counter() - 1000
-    assert now.look(path) == (5, pytest.approx(1000, abs=60))
-    script = f"from pathlib import Path; from hookflow.events import now; print(now.look(Path({str(path)!r}))[0])"
+    assert now.read_current_binding(path) == (5, pytest.approx(1000, abs=60))
+    imports = "from pathlib import Path; from hookflow.events import now"
+    script = f"{imports}; print(now.read_current_binding(Path({str(path)!r}))[0])"
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "5\n", "by another process, too"
 
 
@@ -216,12 +221,12 @@ def test_the_training_thread_is_seen_from_outside(tmp_path: Path) -> None:
 def test_what_an_earlier_attempt_has_left_is_replaced(tmp_path: Path) -> None:
     path, other = tmp_path / "now.bin", tmp_path / "other"
     path.symlink_to(other)
-    shared = now.Shared(path)
+    shared = now.NowMemory(path)
     assert not other.exists(), "what the link led to is nobody's to write to"
-    before, shared = shared, now.Shared(path)
+    before, shared = shared, now.NowMemory(path)
     before.close()
     shared.ids[0] = 7
-    assert now.look(path) == (7, pytest.approx(0, abs=60))
+    assert now.read_current_binding(path) == (7, pytest.approx(0, abs=60))
 
 
 def shares(folder: Path) -> int:
@@ -234,7 +239,7 @@ def shares(folder: Path) -> int:
 @pytest.mark.parametrize("closed", [True, False])
 def test_the_memory_cannot_be_truncated_and_goes_without_a_trace(tmp_path: Path, closed: bool) -> None:
     path = tmp_path / "now.bin"
-    shared = now.Shared(path)
+    shared = now.NowMemory(path)
     assert shares(tmp_path) == 2, "the file, and mmap's own of it"
     with pytest.raises(PermissionError):
         os.truncate(path, 0)
@@ -244,7 +249,7 @@ def test_the_memory_cannot_be_truncated_and_goes_without_a_trace(tmp_path: Path,
     else:
         del shared
     assert not path.is_symlink()
-    assert now.look(path) is None
+    assert now.read_current_binding(path) is None
     assert shares(tmp_path) == 0
 
 
@@ -252,13 +257,15 @@ def test_the_memory_cannot_be_truncated_and_goes_without_a_trace(tmp_path: Path,
 def test_a_copied_run_directory_shows_nothing(tmp_path: Path) -> None:
     run, other = tmp_path / "run", tmp_path / "copy"
     run.mkdir()
-    shared = now.Shared(run / "now.bin")
+    shared = now.NowMemory(run / "now.bin")
     shutil.copytree(run, other, symlinks=True)
-    assert now.look(other / "now.bin") is None, "it is not this one that trains"
+    assert now.read_current_binding(other / "now.bin") is None, "it is not this one that trains"
     (run / "now.rank1.bin").symlink_to((run / "now.bin").readlink())
-    assert now.look(run / "now.rank1.bin") is None, "another machine has other processes of the same numbers"
+    assert now.read_current_binding(run / "now.rank1.bin") is None, (
+        "another machine has other processes of the same numbers"
+    )
     run = run.rename(tmp_path / "moved")
-    assert now.look(run / "now.bin") is not None
+    assert now.read_current_binding(run / "now.bin") is not None
     del shared
 
 
@@ -273,4 +280,4 @@ def test_whatever_else_there_is_does_no_harm(tmp_path: Path, kind: str) -> None:
         path.mkdir()
     elif kind != "none":
         path.write_bytes(b"short" if kind == "file" else bytes(17))
-    assert now.look(fifo if kind == "fifo" else path) is None
+    assert now.read_current_binding(fifo if kind == "fifo" else path) is None

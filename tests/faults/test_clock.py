@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hookflow.events.log import Appender
+from hookflow.events.log import LogAppender
 from hookflow.events.reading import read_record
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.feed import Live
+from hookflow.monitor.feed import LogFollower
 from hookflow.monitor.recording import Recording
 from hookflow.monitor.stall_watch import StallWatch
 from hookflow.monitor.state import RunState
@@ -77,12 +77,12 @@ def test_a_clock_that_is_set_after_the_last_frame_makes_no_run_longer() -> None:
 def test_who_watches_goes_on(tmp_path: Path) -> None:
     run = make(tmp_path, upto=100)
     run.sign_process()
-    live = Live(run)
+    live = LogFollower(run)
     live.read_all()
     before, elapsed, frames = live.state.now, live.state.elapsed, live.state.frames
     watch = StallWatch(run, live)
     assert watch.look(before) is None
-    log = Appender(run.events)
+    log = LogAppender(run.events)
     again = records(run, "frame")[-20:]
     log.append([{**record, "t": record["t"] - HOUR} for record in again])  # type: ignore[operator]
     live.read_all()
@@ -111,7 +111,7 @@ def test_a_run_whose_process_seems_to_have_started_at_another_time_lives(tmp_pat
 
 def told(run: RunDir, seconds: float) -> tuple[str, str]:
     """Return what somebody who watches the run is told so many seconds after the training was last seen to get on."""
-    live = Live(run)
+    live = LogFollower(run)
     live.read_all()
     return StallWatch(run, live).look(live.state.moved + seconds) or ("", "")
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from hookflow.events.now import NOWHERE
+from hookflow.events.now import NO_BINDING
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
-from hookflow.monitor.feed import Live
-from hookflow.monitor.health import examine
-from hookflow.runner.checkpoint.manifest import damage
+from hookflow.monitor.feed import LogFollower
+from hookflow.monitor.health import assess_health
+from hookflow.runner.checkpoint.manifest import find_damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging import recorder
 from hookflow.runner.state import checkpoint_manager as manager
@@ -47,14 +47,14 @@ WRITES = [
 def followed(run: RunDir) -> str:
     """Return what is shown of a run whose process ends with exit code 1 at the second look."""
     out, codes = io.StringIO(), iter([None, 1, 1])
-    assert plain.follow(run, out, child_exit=lambda: next(codes)) == 1
+    assert plain.print_run(run, out, child_exit=lambda: next(codes)) == 1
     return out.getvalue()
 
 
 def resumed_with_room(run: RunDir, alone: RunDir, train: Callable[..., int]) -> None:
     """Look whether no checkpoint has been harmed, and the run ends as the one that was left alone."""
     store = CheckpointStore(run.checkpoints)
-    assert not [path for path in store.all() if damage(path)], "whole or absent"
+    assert not [path for path in store.all() if find_damage(path)], "whole or absent"
     assert train(run, resume=True) == 0
     assert not list(run.checkpoints.glob(".*")), "nothing is left over"
     assert_same(final_state(alone), final_state(run))
@@ -124,9 +124,11 @@ def test_the_training_waits_for_a_disk_that_hangs_and_goes_on_when_it_answers(
     def hang(operation: str) -> None:
         if threading.current_thread().name == "hookflow-checkpoint" and not seen:
             wait_for(waits)
-            live = Live(run)
+            live = LogFollower(run)
             live.read_all()
-            seen.append(examine(live.state, "alive", live.state.moved + 60, live.plan, {0: (NOWHERE, 60.0)}).sentence)
+            seen.append(
+                assess_health(live.state, "alive", live.state.moved + 60, live.plan, {0: (NO_BINDING, 60.0)}).sentence
+            )
 
     Disk(run.path, monkeypatch, AT_FIRST, hang)
     assert train_here(run) == 0
@@ -143,8 +145,8 @@ def test_two_signals_end_a_run_whose_disk_never_answers(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     run = new_run()
-    monkeypatch.setattr(recorder, "GRACE", 0.1)
-    monkeypatch.setattr(manager, "GRACE", 0.1)
+    monkeypatch.setattr(recorder, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(manager, "ABANDON_GRACE_SECONDS", 0.1)
     answered, sent = threading.Event(), threading.Lock()
 
     def hang(operation: str) -> None:
@@ -194,9 +196,9 @@ def test_ranks_whose_disk_never_answers_are_reported_and_leave_at_two_signals(ne
     run = new_run(slow("SlowDisk", 600.0), *DATA, 'run.device="cpu"')
     with Ranks(run, 2) as ranks:
         wait_for(lambda: any(frame["stage"] == "save" and frame["it"] == 10 for frame in records(run, "frame")))
-        live = Live(run)
+        live = LogFollower(run)
         live.read_all()
-        health = examine(live.state, "alive", live.state.moved + 60, live.plan, {0: (NOWHERE, 60.0)})
+        health = assess_health(live.state, "alive", live.state.moved + 60, live.plan, {0: (NO_BINDING, 60.0)})
         assert health.sentence == "no progress for 60 s, waiting for the disk"
         for training in ranks.trainings:
             training.signal(signal.SIGTERM)
@@ -259,7 +261,7 @@ def test_who_watches_tells_where_a_run_directory_was_moved(tmp_path: Path, start
         return 0
 
     how: dict[str, Any] = {"child_exit": child_exit} if starter else {"interrupts": interrupts}
-    assert plain.follow(run, out, **how) == 1
+    assert plain.print_run(run, out, **how) == 1
     (reported,) = [line for line in out.getvalue().splitlines() if " lost  " in line]
     assert f"its run directory was moved to {moved}" in reported
     assert out.getvalue().endswith(f"  the run goes on; watch it: hookflow watch {moved}\n")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint.manifest import damage
+from hookflow.runner.checkpoint.manifest import find_damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import NewRun, Train, Trained, messages, records
 from tests.runner.same import assert_each_once, assert_same_end
@@ -91,7 +91,7 @@ def test_what_stands_after_a_power_cut_is_resumed_with_its_whole_log(
     for left in (tmp_path / "cuts").glob(f"*/{run_dir.path.parent.name}/{run_dir.id}"):
         run = RunDir(left)
         checkpoints = CheckpointStore(run.checkpoints).all()
-        assert not [path for path in checkpoints if damage(path)]
+        assert not [path for path in checkpoints if find_damage(path)]
         if checkpoints:
             resumed += 1
             assert train_here(run, resume=True) == 0

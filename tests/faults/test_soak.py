@@ -14,7 +14,7 @@ import pytest
 
 from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.feed import Live
+from hookflow.monitor.feed import LogFollower
 from tests.conftest import NewRun, records, wait_for
 from tests.support.processes import Training
 from tests.support.terminal import Terminal
@@ -97,7 +97,7 @@ def log_of(run: RunDir) -> str:
     """Return how large the log is, having looked whether that keeps to the promise, and whether a frame is missing."""
     (end,) = records(run, "end")
     frames = records(run, "frame")
-    live = Live(run)
+    live = LogFollower(run)
     live.read_all()
     done = sum(frame["iters"][0] for frame in frames)  # type: ignore[index]
     assert done == end["it"], "each iteration is in one frame"

@@ -14,7 +14,7 @@ import pytest
 
 from hookflow.errors import UserError
 from hookflow.graph.plan import PHASES, Binding, Plan
-from hookflow.graph.why import ambiguities, precedence
+from hookflow.graph.why import find_ambiguities, find_precedence
 from tests.graph.oracle import CLOSING, OPENING, Described, Oracle, Pair, Place, common, within
 from tests.support.described_hooks import drawn, place
 from tests.support.hook_nodes import AROUND, Half, node, plan
@@ -97,7 +97,7 @@ def check_explanations(hooks: list[Described], found: Plan) -> None:
     reasons: dict[tuple[int, int], str] = {}
     for a in hooks:
         for b in hooks:
-            for answer in precedence(found, a.name, b.name) if a.name < b.name else ():
+            for answer in find_precedence(found, a.name, b.name) if a.name < b.name else ():
                 pair = place(answer.first), place(answer.then)
                 reasons[answer.first.id, answer.then.id] = answer.reason
                 loose = any(edge.loose for edge in answer.path)
@@ -123,7 +123,7 @@ def check_explanations(hooks: list[Described], found: Plan) -> None:
             apart = first.id < then.id and first.hook != then.hook and {first.half, then.half} != {"exit"}
             if clash and apart and (turns[frozenset((place(first), place(then)))] or undecided(first, then)):
                 expected.add((first.id, then.id, tuple(sorted(clash))))
-    assert {(item.first.id, item.then.id, item.slots) for item in ambiguities(found)} == expected, hooks
+    assert {(item.first.id, item.then.id, item.slots) for item in find_ambiguities(found)} == expected, hooks
 
 
 def fuzz(count: int, seed: int) -> None:

@@ -11,10 +11,10 @@ import pytest
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.order import compile_plan
 from hookflow.graph.plan import Node, Plan, Trigger
-from hookflow.graph.points import POINTS, STANDARD, Point, Points
+from hookflow.graph.points import DEFAULT_POINTS, STANDARD_POINTS, Point, Points
 from hookflow.graph.render.text import as_text
-from hookflow.graph.schedule import Measure, Totals, measure, window_is_empty
-from hookflow.graph.why import SlotHandover, ambiguities, loop_order, neighbours, precedence
+from hookflow.graph.schedule import Measure, Totals, is_window_empty, measure
+from hookflow.graph.why import SlotHandover, explain_neighbours, find_ambiguities, find_precedence, loop_order
 from hookflow.pipeline.amounts import read_amount
 from tests.support.hook_nodes import AROUND, POINT, node, order, plan
 
@@ -147,21 +147,21 @@ def test_a_shuffle_hangs_on_names_and_not_on_the_file() -> None:
 
 def test_neighbours_and_precedence_have_the_edges_and_the_flow_that_gave_way() -> None:
     compiled = plan(node("a"), node("b", ["a"]), node("c", phase="late"), node("d", phase="late"))
-    links = [*neighbours(compiled, POINT)]
+    links = [*explain_neighbours(compiled, POINT)]
     assert [(link.first.hook, link.reason) for link in links] == [("a", "edge"), ("b", "phase"), ("c", "file")]
     assert [link.path for link in links] == [compiled.edges, (), ()]
     compiled = plan(node("write", writes=["lr"], after=["read"]), node("read", reads=["lr"]), node("a"))
-    (answer,) = precedence(compiled, "read", "write")
+    (answer,) = find_precedence(compiled, "read", "write")
     assert [given.edge.slots for given in answer.dropped] == [("lr",)]
-    assert precedence(compiled, "read", "a")[0].dropped == ()
+    assert find_precedence(compiled, "read", "a")[0].dropped == ()
 
 
 def test_either_of_two_hooks_allows_either_order_and_of_thousands_few_are_enumerated() -> None:
     allowed = {"a": ["b"], "b": [], "c": ["a"]}
     compiled = plan(*(node(name, writes=["x"], ambiguous_with=others) for name, others in allowed.items()))
-    assert [(pair.first.hook, pair.then.hook) for pair in ambiguities(compiled)] == [("b", "c")]
+    assert [(pair.first.hook, pair.then.hook) for pair in find_ambiguities(compiled)] == [("b", "c")]
     compiled = plan(*(node(f"h{k}", writes=["model"]) for k in range(2000)))
-    assert len(list(islice(ambiguities(compiled), 5))) == 5
+    assert len(list(islice(find_ambiguities(compiled), 5))) == 5
 
 
 def at(name: str, *points: str, reads: Iterable[str] = (), writes: Iterable[str] = ()) -> Node:
@@ -278,7 +278,7 @@ def mine() -> Points:
 
 def test_points_of_its_own_are_listed_behind_those_they_follow_and_arounds_left_at_their_after() -> None:
     names = [point.name for point in mine()]
-    assert [name for name in names if name in POINTS] == [point.name for point in STANDARD]
+    assert [name for name in names if name in DEFAULT_POINTS] == [point.name for point in STANDARD_POINTS]
     for first, *behind in (
         ("after_train_iter", "a", "c", "b", "after_train_epoch"),
         ("after_backward", "before_tuning", "after_tuning", "before_optimizer_step"),
@@ -329,8 +329,8 @@ def test_what_a_point_is_by_its_kind(name: str, ahead: bool, nested: bool, picks
 )
 def test_an_inverted_window_is_empty(since: str | None, until: str | None, before_one: bool, after_one: bool) -> None:
     trigger = Trigger.parse(since=since, until=until)
-    assert window_is_empty(trigger, POINTS["before_train_iter"]) is before_one
-    assert window_is_empty(trigger, POINTS["after_train_iter"]) is after_one
+    assert is_window_empty(trigger, DEFAULT_POINTS["before_train_iter"]) is before_one
+    assert is_window_empty(trigger, DEFAULT_POINTS["after_train_iter"]) is after_one
 
 
 @pytest.mark.parametrize(
@@ -348,12 +348,16 @@ def test_an_inverted_window_is_empty(since: str | None, until: str | None, befor
     ],
 )
 def test_an_amount_counts_what_its_point_does(written: str, point: str, totals: Totals, measured: Measure) -> None:
-    assert measure(read_amount(written), POINTS[point], totals) == measured
+    assert measure(read_amount(written), DEFAULT_POINTS[point], totals) == measured
 
 
 def test_which_multiple_a_count_has_entered_and_when_one_is_reached_and_passed() -> None:
     every = Measure("it", 5, 2)
     assert [every.multiple(count) for count in (0, 2, 3, 5, 7, 8)] == [0, 0, 1, 2, 2, 3]
     assert [Measure("s", 3, 2).multiple(seconds) for seconds in (1.25, 1.5, 3.0)] == [0, 1, 2]
-    assert (Measure("it", 3, 1).reached(), Measure("it", 3, 1).passed(), Measure("it", 3, 2).reached()) == (3, 4, 2)
-    assert (Measure("s", 3, 2).reached(), Measure("s", 3, 2).passed()) == (1.5, 1.5)
+    assert (
+        Measure("it", 3, 1).compute_reached_count(),
+        Measure("it", 3, 1).compute_passed_count(),
+        Measure("it", 3, 2).compute_reached_count(),
+    ) == (3, 4, 2)
+    assert (Measure("s", 3, 2).compute_reached_count(), Measure("s", 3, 2).compute_passed_count()) == (1.5, 1.5)

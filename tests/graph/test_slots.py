@@ -6,20 +6,27 @@ from dataclasses import replace
 import pytest
 
 from hookflow.graph.lifetimes import find_doubtful_lifetimes
-from hookflow.graph.observation import Seen, Slots, missing, never_seen, turned, with_observed
+from hookflow.graph.observation import (
+    ObservedBinding,
+    Slots,
+    find_turned_pairs,
+    find_unseen_slots,
+    missing,
+    with_observed,
+)
 from hookflow.graph.plan import Node, Plan, Ranks, Trigger
-from hookflow.graph.points import POINTS, Loop, Point, Points
-from hookflow.graph.slots import commutes
+from hookflow.graph.points import DEFAULT_POINTS, Loop, Point, Points
+from hookflow.graph.slots import is_commuting
 from tests.support.golden_files import check_cases
 from tests.support.hook_nodes import AROUND, POINT, Stands, node, plan
 
 
-@pytest.mark.parametrize("point", [*POINTS], ids=lambda point: point.name)
+@pytest.mark.parametrize("point", [*DEFAULT_POINTS], ids=lambda point: point.name)
 def test_requests_need_no_order_and_what_is_changed_does(point: Point) -> None:
     offers_state = "save_checkpoint" in point.name and point.name != "after_copy_checkpoint"
     offers_state |= point.name == "after_load_checkpoint"
     slots = ("control", "checkpoint", "model", "metrics")
-    assert [commutes(slot, point) for slot in slots] == [True, not offers_state, False, False]
+    assert [is_commuting(slot, point) for slot in slots] == [True, not offers_state, False, False]
 
 
 AVERAGE = node("a", writes=["average"])
@@ -191,10 +198,11 @@ def touching(point: str, name: str, reads: Iterable[str] = (), writes: Iterable[
     return node(name, points=((point, "whole"),), reads=reads, writes=writes)
 
 
-def seen(compiled: Plan, firings: int = 1, **touched: Touched) -> list[Seen]:
+def seen(compiled: Plan, firings: int = 1, **touched: Touched) -> list[ObservedBinding]:
     """Return what the hooks of a plan were seen to touch; each at all of its points."""
     return [
-        Seen(binding, firings, Slots(*map(tuple, touched.get(binding.hook, ((), ()))))) for binding in compiled.bindings
+        ObservedBinding(binding, firings, Slots(*map(tuple, touched.get(binding.hook, ((), ())))))
+        for binding in compiled.bindings
     ]
 
 
@@ -220,7 +228,10 @@ def test_what_is_touched_and_not_declared_is_missing(declared: Touched, touched:
 def test_what_a_method_touches_and_what_another_hook_declares_is_missing() -> None:
     compiled = plan(node("a", points=AROUND))
     entered, left = compiled.bindings
-    result = [Seen(entered, 1, Slots(("lr", *FOUR[:2]))), Seen(left, 1, Slots((*FOUR[2:], "outputs.e"), ("lr",)))]
+    result = [
+        ObservedBinding(entered, 1, Slots(("lr", *FOUR[:2]))),
+        ObservedBinding(left, 1, Slots((*FOUR[2:], "outputs.e"), ("lr",))),
+    ]
     assert missing(compiled, result) == {("a", "around_val"): Slots(("lr", "outputs"), ("lr",))}
     for reads, writes, touched in ((["scalars.n"], [], "scalars.n"), ([], ["hook.a"], "hook.a")):
         compiled = plan(touching("before_train", "b", reads, writes), touching(POINT, "a"))
@@ -272,8 +283,8 @@ def test_a_request_to_save_needs_no_order_outside_of_the_iteration(point: str, n
 def test_a_declaration_of_which_no_firing_was_seen(declared: Touched, touched: Touched, said: Touched) -> None:
     compiled = plan(touching(POINT, "a", *declared))
     result = {"a": Slots(*map(tuple, said))} if any(said) else {}
-    assert never_seen(seen(compiled, a=touched)) == result
-    assert never_seen(seen(compiled, 0, a=touched)) == {}, "it has not fired"
+    assert find_unseen_slots(seen(compiled, a=touched)) == result
+    assert find_unseen_slots(seen(compiled, 0, a=touched)) == {}, "it has not fired"
 
 
 def test_a_plan_with_what_was_seen_keeps_its_order_and_what_is_declared() -> None:
@@ -299,5 +310,5 @@ def test_pairs_they_turn(nodes: list[Node], declared: list[str], said: list[tupl
     now = plan(*(touching(POINT, item.hook.name) for item in nodes))
     touched = {item.hook.name: (item.bound[0].reads, item.bound[0].writes) for item in nodes}
     then = plan(*(touching(POINT, name) for name in declared))
-    result = turned(with_observed(now, seen(now, **touched)), then)
+    result = find_turned_pairs(with_observed(now, seen(now, **touched)), then)
     assert [(item.first.hook, item.then.hook, item.slots) for item in result] == said

@@ -16,20 +16,20 @@ from hookflow.graph.plan import PHASES, Node, Plan, WantedPlaces
 from hookflow.graph.swaps import (
     OrderedPair,
     apply_swaps,
-    binding_key,
-    bring_together,
+    find_common_points,
     find_neighbours,
     find_swaps,
     find_turned,
     find_unordered,
-    meeting_points,
+    make_binding_key,
     order_key,
+    order_pairs_adjacent,
 )
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.registry import HOOKS
 from hookflow.service.findings import Findings
 from hookflow.service.pipelines import read_pipeline, valid_plan
-from hookflow.trials.commute import CommuteResult, PointVisit, TrialRunner, TrialTrace, _OrderSearch, commute
+from hookflow.trials.commute import CommuteResult, PointVisit, TrialRunner, TrialTrace, _OrderSearch, run_commute_trials
 from tests.conftest import TESTS, TOY
 from tests.support.built_in_hooks import SAMPLES, inline
 from tests.support.hook_nodes import AROUND, POINT, node, order, plan
@@ -63,7 +63,7 @@ def test_hooks_meet_where_both_fire_and_not_with_themselves_nor_where_arounds_ar
     assert result == {("before_val", ("a", "b"))}
     assert not [*find_unordered(plan(node("a", ambiguous_with=["b"]), node("b")))]
     compiled = plan(node("a", points=(*AROUND, (POINT, "whole"))), node("b", points=AROUND))
-    assert meeting_points(compiled, "a", "b") == {"before_val"}
+    assert find_common_points(compiled, "a", "b") == {"before_val"}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,9 @@ def test_hooks_meet_where_both_fire_and_not_with_themselves_nor_where_arounds_ar
 def test_a_pair_is_brought_together_and_what_must_follow_stays_behind_it(before: str, after: str) -> None:
     nodes = [node(name[0], after=["a"] if "<" in name else []) for name in before.split()]
     declared = plan(*nodes)
-    places = bring_together(declared, [OrderedPair(POINT, ("a", "whole"), ("b", "whole"))], {*find_unordered(declared)})
+    places = order_pairs_adjacent(
+        declared, [OrderedPair(POINT, ("a", "whole"), ("b", "whole"))], {*find_unordered(declared)}
+    )
     assert order(wanted(nodes, places)) == after.split()
 
 
@@ -142,10 +144,10 @@ class Planted:
         self.count += 1
         leaves: dict[tuple[str, ...], bytes] = {}
         for pair in self.pairs:
-            row = {binding_key(binding): row for row, binding in enumerate(plan.at(pair.point))}
+            row = {make_binding_key(binding): row for row, binding in enumerate(plan.at(pair.point))}
             leaves["model", str(pair)] = b"first" if row[pair.first] < row[pair.then] else b"then"
         return TrialTrace(
-            (PointVisit(POINT, 1, leaves),), frozenset((item.point, binding_key(item)) for item in plan.bindings)
+            (PointVisit(POINT, 1, leaves),), frozenset((item.point, make_binding_key(item)) for item in plan.bindings)
         )
 
     def again(self, plan: Plan, *, may_raise: bool = True) -> TrialTrace:
@@ -211,7 +213,7 @@ def tried_anew(pipeline: Loaded) -> CommuteResult:
     """Try every pair; nothing may be doubtful, before and after."""
     result = Findings.of(pipeline, valid_plan(pipeline))
     assert not result.doubtful, "\n".join(result.lines(120))
-    commuted = commute(pipeline, result.plan, pipeline.source.parent, lambda *said: None)
+    commuted = run_commute_trials(pipeline, result.plan, pipeline.source.parent, lambda *said: None)
     result = replace(result, commuted=commuted)
     assert not result.doubtful, "\n".join(result.lines(120))
     return commuted
@@ -316,7 +318,7 @@ def loaded(name: str, *overrides: str) -> Loaded:
 
 
 def tried(pipeline: Loaded) -> CommuteResult:
-    return commute(pipeline, valid_plan(pipeline), BUGS, lambda *line: None)
+    return run_commute_trials(pipeline, valid_plan(pipeline), BUGS, lambda *line: None)
 
 
 def found_in(name: str, commuted: CommuteResult) -> dict[tuple[str, str, str], str]:
@@ -364,7 +366,7 @@ def test_after_observe_write_no_bug_stands_in_silence(name: str, tmp_path: Path)
     assert list(ObservationReport.of(pipeline, valid_plan(pipeline)).write())
     written = read_pipeline(folder / f"{name}.toml", ())
     plan, right = valid_plan(written), valid_plan(loaded(name, *MENDED[name]))
-    loud = found_in(name, commute(written, plan, folder, lambda *line: None))
+    loud = found_in(name, run_commute_trials(written, plan, folder, lambda *line: None))
     for point, *pair in FOUND[name].keys() - loud.keys():
         orders = [[hook for hook in each.order[point] if hook in pair] for each in (plan, right)]
         assert orders[0] == orders[1]

@@ -14,7 +14,7 @@ from hookflow.hooks.adapter_registry import BUILT_IN_ADAPTERS, load_adapter, loa
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.load import parse
-from hookflow.pipeline.registry import installed
+from hookflow.pipeline.registry import list_installed
 from tests.conftest import TOY, Trained, messages
 from tests.runner.same import final_state, logged
 
@@ -27,7 +27,7 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Offer]:
     """Offer adapters by entry points, each call as another package; Chorus is installed."""
 
     def forget() -> None:
-        installed.cache_clear()
+        list_installed.cache_clear()
         load_adapter.cache_clear()
         for module in MODULES:
             sys.modules.pop(module, None)

@@ -7,7 +7,7 @@ import pytest
 
 from hookflow import ExportedWeights, Hook, HookCapabilities, SavedCheckpoints, UserError
 from hookflow.errors import Where
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import DEFAULT_POINTS
 from hookflow.hooks.builtin.averaging import EMA
 from hookflow.hooks.builtin.checkpoint import Checkpoint, Export
 from hookflow.hooks.builtin.freeze import Freeze
@@ -63,7 +63,7 @@ def test_what_an_object_holds_counts_when_it_is_made() -> None:
     spec = spec_of(Fixed)
     made = spec.capabilities_of(Fixed())
     assert made.saved_checkpoints == SavedCheckpoints(names=("last", "best"), folder="elsewhere")
-    assert spec.outside_arguments() is None
+    assert spec.find_outside_arguments() is None
 
 
 def test_a_hook_of_the_users_has_every_capability() -> None:
@@ -80,7 +80,7 @@ def test_a_hook_of_the_users_has_every_capability() -> None:
 
     function.capabilities = HookCapabilities(offload_blocker="it asks")  # type: ignore[attr-defined]
     assert spec_of(Derived).capabilities is Sends.capabilities
-    assert spec_of(Derived).outside_arguments() == ("url",)
+    assert spec_of(Derived).find_outside_arguments() == ("url",)
     assert spec_of(function).capabilities.offload_blocker == "it asks"
     assert spec_of(print).capabilities == NO_CAPABILITIES
     assert dict(Sends.capabilities.declared()).keys() == {"accumulates", "runs_backward_twice", "writes_outside"}
@@ -142,7 +142,7 @@ class Twice(Hook):
     ],
 )
 def test_what_stands_in_the_wrong_place_is_refused(hook: type, message: str, hint: str) -> None:
-    ((told, way_out),) = Inspection(hook, POINTS).issues
+    ((told, way_out),) = Inspection(hook, DEFAULT_POINTS).issues
     assert told.startswith(message)
     assert hint in way_out
 

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint import FileSystemWriter, save
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
 
 from hookflow.errors import UserError
-from hookflow.hooks.checkpoint_files import METADATA, read_shards, read_weights
+from hookflow.hooks.checkpoint_files import METADATA_FILE, read_shards, read_weights
 
 WEIGHT = torch.arange(6.0).reshape(3, 2)
 
@@ -29,7 +29,7 @@ def shards(tmp_path: Path) -> Path:
 
 def change(folder: Path, edit: Callable[[Metadata], None]) -> None:
     """Write the metadata of a checkpoint anew, as somebody else might."""
-    file = folder / METADATA
+    file = folder / METADATA_FILE
     metadata = pickle.loads(file.read_bytes())  # noqa: S301  # written by this test
     edit(metadata)
     file.write_bytes(pickle.dumps(metadata))

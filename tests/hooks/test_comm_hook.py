@@ -15,7 +15,7 @@ from hookflow.errors import UserError
 from hookflow.hooks.builtin.gradients import CommHook
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.trials.temporary_run import SilentBinding, dry_run
+from hookflow.trials.temporary_run import SilentBinding, run_dry
 from tests.conftest import TOY, Trained, records
 from tests.support.golden_files import check_cases
 
@@ -124,5 +124,5 @@ def test_a_single_process_has_nothing_for_it_to_do_nor_a_dry_run(trained: Traine
     assert 'hook "comm" has nothing to do at ddp_comm: only several ranks with strategy = "ddp"' in said
     assert hint.strip() == "leave it out: --without comm"
     loaded = parse(TOY.read_text(), TOY, [COMM % ""])
-    found = dry_run(loaded, compile_pipeline(loaded), TOY.parent, lambda text, level="info": None)
+    found = run_dry(loaded, compile_pipeline(loaded), TOY.parent, lambda text, level="info": None)
     assert SilentBinding("comm", "ddp_comm", "a single process averages no gradients") in found.silent

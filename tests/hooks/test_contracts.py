@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hookflow.errors import Where
 from hookflow.events.rundir import RunDir
-from hookflow.graph.points import POINTS
-from hookflow.graph.slots import SLOTS, root
-from hookflow.hooks.arguments import argument_type, wrong_arguments
+from hookflow.graph.points import DEFAULT_POINTS
+from hookflow.graph.slots import SLOT_DOCS, root
+from hookflow.hooks.arguments import argument_type, find_argument_problems
 from hookflow.hooks.base import Hook
-from hookflow.hooks.inspect import about, methods, slots
+from hookflow.hooks.inspect import find_methods, read_slots, read_summary
 from hookflow.hooks.slot_keys import fill_slots
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.problems import type_words
@@ -108,13 +108,15 @@ def test_every_registered_hook_has_a_sample() -> None:
 @pytest.mark.parametrize("name", HOOKS.built_in)
 class TestEveryHook:
     def test_says_what_it_does_and_its_methods_and_arguments_are_in_order(self, name: str) -> None:
-        sentence = about(hook_class(name))
+        sentence = read_summary(hook_class(name))
         assert re.fullmatch(r"[A-Z][a-z]+s [^.]+(\.\w[^.]*)*\.", sentence), f"no sentence of what it does: {sentence!r}"
-        assert sum(about(hook_class(other)) == sentence for other in HOOKS.built_in) == 1, "another hook says the same"
-        result, problems = methods(hook_class(name), POINTS)
+        assert sum(read_summary(hook_class(other)) == sentence for other in HOOKS.built_in) == 1, (
+            "another hook says the same"
+        )
+        result, problems = find_methods(hook_class(name), DEFAULT_POINTS)
         assert not problems
         assert result
-        assert all(set(method.takes) <= set(POINTS[method.point].offers) for method in result)
+        assert all(set(method.takes) <= set(DEFAULT_POINTS[method.point].offers) for method in result)
         hook = hook_class(name)
         for parameter in inspect.signature(hook).parameters:
             schema = argument_type(hook, parameter).json_schema()
@@ -122,17 +124,17 @@ class TestEveryHook:
 
     def test_declares_its_slots(self, name: str) -> None:
         hook = hook_class(name)
-        result = methods(hook, POINTS)[0]
-        reads, writes = (slots(hook, kind, {method.name for method in result}) for kind in ("reads", "writes"))
+        result = find_methods(hook, DEFAULT_POINTS)[0]
+        reads, writes = (read_slots(hook, kind, {method.name for method in result}) for kind in ("reads", "writes"))
         assert not [*reads[1], *writes[1]]
         declared = {slot for by_method, _ in (reads, writes) for of_one in by_method.values() for slot in of_one}
-        assert {root(slot) for slot in declared} <= SLOTS.keys()
+        assert {root(slot) for slot in declared} <= SLOT_DOCS.keys()
         for by_method, _ in (reads, writes):
             assert not [key for item in by_method.values() for key in fill_slots(item, hook, name, {})[1]]
         assert bool(declared) == (name not in TOUCHES_NOTHING)
         for method in result:
             of_method = {*reads[0].get(method.name, ()), *writes[0].get(method.name, ())}
-            assert SLOTS.keys() & set(method.takes) <= set(map(root, of_method)), (
+            assert SLOT_DOCS.keys() & set(method.takes) <= set(map(root, of_method)), (
                 f"{method.name} is given what it does not declare"
             )
 
@@ -141,8 +143,8 @@ class TestEveryHook:
 class TestEverySample:
     def test_its_arguments_are_accepted_a_typo_is_not_and_its_state_executes_no_code(self, name: str) -> None:
         make = hook_class(name)
-        assert not list(wrong_arguments(make, SAMPLES[name], name, lambda key: HERE))
-        (problem,) = wrong_arguments(make, {**SAMPLES[name], "no_such": 1}, name, lambda key: HERE)
+        assert not list(find_argument_problems(make, SAMPLES[name], name, lambda key: HERE))
+        (problem,) = find_argument_problems(make, {**SAMPLES[name], "no_such": 1}, name, lambda key: HERE)
         assert "no_such" in problem.message
         file = io.BytesIO()
         torch.save(hook_class(name)(**SAMPLES[name]).state_dict(), file)
@@ -185,8 +187,8 @@ class TestEverySample:
             return call
 
         with monkeypatch.context() as patch:
-            for method in methods(hook, POINTS)[0]:
-                if POINTS.in_iteration(method.point):
+            for method in find_methods(hook, DEFAULT_POINTS)[0]:
+                if DEFAULT_POINTS.in_iteration(method.point):
                     patch.setattr(hook, method.name, watched(getattr(hook, method.name)))
             run_dir = alone(name)
         assert bool(fetched) == (name in WAITS), fetched[:1]
@@ -210,4 +212,4 @@ def test_a_hook_without_a_docstring_is_not_given_that_of_its_base() -> None:
     class Silent(Hook):
         def before_run(self) -> None: ...
 
-    assert about(Silent) == ""
+    assert read_summary(Silent) == ""

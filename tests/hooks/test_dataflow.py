@@ -8,7 +8,7 @@ import pytest
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Plan
-from hookflow.graph.why import ambiguities
+from hookflow.graph.why import find_ambiguities
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from tests.hooks.stand_ins import HEAD, USE, pipeline_with, plan
@@ -75,7 +75,7 @@ def test_two_that_log_one_name_at_one_point_are_in_no_order_without_a_condition_
         ]
     ):
         (folder := tmp_path / str(number)).mkdir()
-        assert [item.slots for item in ambiguities(compiled(folder, logs, "iter > 3", second))] == slots
+        assert [item.slots for item in find_ambiguities(compiled(folder, logs, "iter > 3", second))] == slots
 
 
 def test_a_metric_is_read_after_the_hook_that_makes_it(tmp_path: Path) -> None:

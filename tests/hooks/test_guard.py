@@ -16,7 +16,13 @@ import torch
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.checkpoint import Checkpoint
-from hookflow.hooks.builtin.schedules import LRFinder, largest, steepest, swept, valley
+from hookflow.hooks.builtin.schedules import (
+    LRFinder,
+    compute_swept_rate,
+    find_largest_size,
+    find_steepest_rate,
+    find_valley_rate,
+)
 from hookflow.hooks.builtin.stops import EarlyStop, SpikeGuard, is_spike
 from hookflow.runner.checkpoint.store import read
 from hookflow.zoo.tasks import Classification
@@ -212,25 +218,27 @@ FINDER = 'hooks.finder={use="lr_finder", args={start=1e-4, end=1.0, iters=12}}'
 
 class TestLRFinder:
     def test_it_suggests_where_the_loss_falls_fastest_or_the_valley_of_fastai(self) -> None:
-        assert [swept(1e-4, 1.0, step, 5) for step in range(5)] == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1.0])
+        assert [compute_swept_rate(1e-4, 1.0, step, 5) for step in range(5)] == pytest.approx(
+            [1e-4, 1e-3, 1e-2, 1e-1, 1.0]
+        )
         rates = [10.0**k for k in range(-6, 2)]
-        assert steepest(rates, [3, 3, 2.9, 2, 1, 0.9, 2, 9]) == pytest.approx(1e-3)
-        assert steepest(rates, [1, 1, 1, 2, 3, 4, 5, 6]) is None
-        assert steepest(rates, [3, 2, 1, math.inf, math.nan, 1, 1, 1]) == pytest.approx(1e-5)
-        rates = [swept(1e-6, 1.0, step, 40) for step in range(40)]
-        best = steepest(rates, [9.0, 6.0, 3.0] + [2.5] * 27 + [1.5] * 10)
+        assert find_steepest_rate(rates, [3, 3, 2.9, 2, 1, 0.9, 2, 9]) == pytest.approx(1e-3)
+        assert find_steepest_rate(rates, [1, 1, 1, 2, 3, 4, 5, 6]) is None
+        assert find_steepest_rate(rates, [3, 2, 1, math.inf, math.nan, 1, 1, 1]) == pytest.approx(1e-5)
+        rates = [compute_swept_rate(1e-6, 1.0, step, 40) for step in range(40)]
+        best = find_steepest_rate(rates, [9.0, 6.0, 3.0] + [2.5] * 27 + [1.5] * 10)
         assert best is not None
         assert rates[27] < best < rates[32]
         # fastai's `valley` gives these, of what is left without the first tenth and the last five
         rates = [*range(20)]
         falls = [3.39, 3.13, 2.47, 2.02, 1.75, 1.94, 1.49, 1.26, 1.65, 1.54]
         falls += [1.58, 1.08, 1.29, 1.21, 0.72, 1.29, 1.18, 1.76, 1.06, 0.92]
-        assert valley(rates, falls) == 9
+        assert find_valley_rate(rates, falls) == 9
         again = [3.7, 2.5, 2.57, 2.29, 2.33, 1.51, 1.68, 1.46, 1.27, 1.25]
         again += [1.27, 1.26, 1.01, 1.35, 1.01, 0.17, 1.44, 0.92, 0.78, 1.04]
-        assert valley(rates, again) == 8
-        assert valley(rates, [*range(20)]) is None
-        assert valley(rates, [math.nan] * 20) is None
+        assert find_valley_rate(rates, again) == 8
+        assert find_valley_rate(rates, [*range(20)]) is None
+        assert find_valley_rate(rates, [math.nan] * 20) is None
 
     def test_a_sweep_is_logged_and_reported_and_leaves_no_trace(self, trained: Trained) -> None:
         groups = 'optimizer.groups=[{match="head.*", args={lr=0.02}}]'
@@ -307,6 +315,6 @@ class TestBatchSizeFinder:
 
     def test_it_tries_no_more_than_the_limit_and_where_it_cannot_search_is_a_mistake(self, trained: Trained) -> None:
         for most in (0, 1, 2, 63, 64, 99, 100, 500):
-            assert largest(partial(ge, most), 2, 100) == min(most, 100)
+            assert find_largest_size(partial(ge, most), 2, 100) == min(most, 100)
         assert "needs a dataset whose loader has a batch_size" in reason(trained(SIZES, code=2))
         assert "needs a limit on a CPU" in reason(trained(SIZES, "hooks.sizes.args.limit=null", DATASET, code=2))

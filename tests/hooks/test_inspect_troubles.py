@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.errors import Problem, UserError
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import DEFAULT_POINTS
 from hookflow.hooks.adapter_registry import load_all_adapters
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline import use
@@ -308,8 +308,10 @@ def test_a_ported_hook_is_refused_in_one_sentence_wherever_it_is_looked_at(case:
 
 def test_what_the_table_calls_a_point_is_one() -> None:
     members = {theirs: ours for adapter in load_all_adapters() for theirs, ours in adapter.names.members.items()}
-    assert {name for ours in members.values() for name in ours.split(", ") if name} - {"phase"} <= set(POINTS.names)
-    assert not members.keys() & set(POINTS.names), "a name of ours needs no other"
+    assert {name for ours in members.values() for name in ours.split(", ") if name} - {"phase"} <= set(
+        DEFAULT_POINTS.names
+    )
+    assert not members.keys() & set(DEFAULT_POINTS.names), "a name of ours needs no other"
 
 
 @pytest.mark.parametrize("name", ["after_warmup", "on_plateau", "after_step"])
@@ -391,7 +393,7 @@ def test_a_point_by_the_name_of_another_framework_is_translated(tmp_path: Path, 
         compile_pipeline(loaded)
     (problem,) = refused.value.problems
     if ours:
-        assert problem.hint.endswith(f"{stated} → {ours}") and ours in POINTS.names
+        assert problem.hint.endswith(f"{stated} → {ours}") and ours in DEFAULT_POINTS.names
     else:
         assert problem.hint == 'did you mean "after_train_iter"?'
 

@@ -6,8 +6,8 @@ import pytest
 
 from hookflow.errors import UserError
 from hookflow.graph.plan import Plan
-from hookflow.graph.render.text import marks
-from hookflow.graph.why import precedence
+from hookflow.graph.render.text import list_marks
+from hookflow.graph.why import find_precedence
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded, parse
 from tests.conftest import TESTS
@@ -140,7 +140,7 @@ def test_the_plan_holds_them_and_every_drawing_says_them() -> None:
     compiled = plan(one("forward_kwargs", 'points = ["forward"]', *keys))
     (binding,) = compiled.bindings
     assert (binding.stages, binding.prepend, binding.always_call) == (("val", "test"), True, True)
-    assert marks(compiled, binding) == ["on type:Linear", "in val, test", "prepended", "always called"]
+    assert list_marks(compiled, binding) == ["on type:Linear", "in val, test", "prepended", "always called"]
     assert Plan.from_json(compiled.to_json()) == compiled
 
 
@@ -164,7 +164,7 @@ def test_what_is_prepended_comes_first_and_an_edge_against_it_is_a_cycle() -> No
     edges = {(edge.first, edge.then): edge.where.rpartition("/")[2] for edge in compiled.edges}
     assert edges == {("b", "a"): "keys.toml:13", ("c", "a"): "keys.toml:18"}
     assert not compiled.warnings
-    (answer,) = precedence(compiled, "b", "a")
+    (answer,) = find_precedence(compiled, "b", "a")
     assert (answer.point, answer.first.hook) == ("forward", "b")
     with pytest.raises(UserError, match="ordering cycle") as raised:
         plan(at_forward('before = ["b"]'), at_forward("prepend = true"))

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import hookflow
 from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.arguments import find_argument_problems
 from hookflow.hooks.builtin.metrics import Accuracy, Metrics
 from hookflow.hooks.builtin.mixing import CutMix, Mixup, Resize
-from hookflow.hooks.builtin.predict import TTA, Predict, turned, views
+from hookflow.hooks.builtin.predict import TTA, Predict, list_views, turn_images
 from hookflow.hooks.builtin.schedules import LRSchedule, ParamSchedule
 from hookflow.hooks.builtin.stops import TimeLimit
 from hookflow.hooks.compile import compile_pipeline
@@ -207,7 +207,7 @@ class TestMetrics:
 )
 def test_an_invalid_argument_is_refused_before(make: Any, others: dict[str, Any], name: str, values: list[Any]) -> None:
     for value in values:
-        (problem,) = wrong_arguments(make, {**others, name: value}, "hook", lambda _: Where(""))
+        (problem,) = find_argument_problems(make, {**others, name: value}, "hook", lambda _: Where(""))
         assert f'"{name}"' in problem.message, value
 
 
@@ -219,9 +219,9 @@ class TestTTA:
             "vflip": [[[6, 7, 8], [3, 4, 5], [0, 1, 2]]],
         }
         for transform, others in expected.items():
-            shown = [turned(image, view)[0, 0].tolist() for view in views([transform])]  # type: ignore[list-item]
+            shown = [turn_images(image, view)[0, 0].tolist() for view in list_views([transform])]  # type: ignore[list-item]
             assert shown == [image[0, 0].tolist(), *others]
-        assert turned(image, views(["rot90"])[1])[0, 0].tolist() == [[2, 5, 8], [1, 4, 7], [0, 3, 6]]
+        assert turn_images(image, list_views(["rot90"])[1])[0, 0].tolist() == [[2, 5, 8], [1, 4, 7], [0, 3, 6]]
 
     @pytest.mark.parametrize("transforms", [["hflip"], ["vflip"], ["rot90"], ["hflip", "rot90"], ["rot90", "vflip"]])
     def test_maps_are_turned_back_before_they_are_averaged(self, transforms: Any) -> None:

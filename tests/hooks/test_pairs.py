@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hookflow.api.recorded import RecordedRun
 from hookflow.events.rundir import RunDir
-from hookflow.graph.why import ambiguities
+from hookflow.graph.why import find_ambiguities
 from hookflow.hooks.base import Hook, Slots
 from hookflow.pipeline.load import parse
 from hookflow.service.pipelines import valid_plan
@@ -215,7 +215,7 @@ def test_the_order_of_two_hooks_is_not_that_of_the_file_unless_check_says_so(pai
     orders = []
     for names in (pair, pair[::-1]):
         plan = valid_plan(parse(TOY.read_text(), TOY, [*OFF, *tables(names)]))
-        if any({each.first.hook, each.then.hook} == set(pair) for each in ambiguities(plan)):
+        if any({each.first.hook, each.then.hook} == set(pair) for each in find_ambiguities(plan)):
             return
         touching = {"model", "grads"}
         orders.append(

@@ -18,7 +18,7 @@ from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin import log, metrics, statistics
 from hookflow.hooks.builtin.gradients import GradNorm
 from hookflow.hooks.builtin.log import LRMonitor, Throughput
-from hookflow.hooks.builtin.memory import MIB, memory
+from hookflow.hooks.builtin.memory import BYTES_PER_MIB, memory
 from hookflow.hooks.builtin.statistics import ActivationStats, ParamStats
 from hookflow.hooks.tensors import EpochSums, Window, sum_dtype
 from hookflow.runner.distributed.consensus import RUN_COMMANDS
@@ -95,8 +95,12 @@ class TestGradNorm:
 class TestThroughput:
     def test_tokens_and_utilization_follow_from_the_examples(self) -> None:
         hook = Throughput(tokens_per_sample=128, flops_per_sample=6e9, peak_flops=1e12)
-        assert hook.figures(100.0, 2) == {"samples_per_s": 100, "tokens_per_s": 12800, "mfu": pytest.approx(0.3)}
-        assert Throughput().figures(100.0, 2) == {"samples_per_s": 100}
+        assert hook.compute_figures(100.0, 2) == {
+            "samples_per_s": 100,
+            "tokens_per_s": 12800,
+            "mfu": pytest.approx(0.3),
+        }
+        assert Throughput().compute_figures(100.0, 2) == {"samples_per_s": 100}
         with pytest.raises(UserError, match="flops_per_sample needs peak_flops too"):
             Throughput.check_arguments({"flops_per_sample": 1e9})
 
@@ -133,7 +137,7 @@ class TestThroughput:
 def test_the_memory_is_that_of_this_process() -> None:
     before = memory(torch.device("cpu"))
     assert before.keys() == {"rss"}
-    block = bytearray(64 * MIB)
+    block = bytearray(64 * BYTES_PER_MIB)
     block[::4096] = b"x" * len(block[::4096])  # or the system would not give it any memory yet
     assert memory(torch.device("cpu"))["rss"] - before["rss"] > 48
 
@@ -154,12 +158,12 @@ def commit_in(folder: Path) -> str:
 
 class TestEnvInfo:
     def test_the_commit_and_what_differs_from_it(self, tmp_path: Path) -> None:
-        assert log.git(tmp_path) is None
+        assert log.read_git_state(tmp_path) is None
         commit = commit_in(tmp_path)
-        assert log.git(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": []}
+        assert log.read_git_state(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": []}
         (tmp_path / "net.py").write_text("two")
         (tmp_path / "new.py").write_text("new")
-        assert log.git(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": ["net.py", "new.py"]}
+        assert log.read_git_state(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": ["net.py", "new.py"]}
 
     def test_settings_of_the_user_and_the_repository_of_a_hook_of_git_change_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -175,29 +179,29 @@ class TestEnvInfo:
         (folder / "new.py").write_text("new")
         monkeypatch.setenv("GIT_DIR", str(other / ".git"))
         monkeypatch.setenv("GIT_WORK_TREE", str(other))
-        assert log.git(folder) == {"commit": commit, "branch": "trunk", "dirty": ["new.py"]}
+        assert log.read_git_state(folder) == {"commit": commit, "branch": "trunk", "dirty": ["new.py"]}
         monkeypatch.delenv("GIT_DIR")
         monkeypatch.delenv("GIT_WORK_TREE")
         subprocess.run(["git", "worktree", "add", "-q", "-b", "side", str(linked)], cwd=folder, check=True)
-        assert log.git(linked) == {"commit": commit, "branch": "side", "dirty": []}
+        assert log.read_git_state(linked) == {"commit": commit, "branch": "side", "dirty": []}
 
     def test_where_git_cannot_say_its_reason_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
         with pytest.raises(log.GitError, match="HEAD"):
-            log.git(tmp_path)  # no commit yet
+            log.read_git_state(tmp_path)  # no commit yet
         commit_in(tmp_path)
         monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own way to play a folder of somebody else
         with pytest.raises(log.GitError, match="dubious ownership"):
-            log.git(tmp_path)
+            log.read_git_state(tmp_path)
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(log.GitError, match="not installed"):
-            log.git(tmp_path)
+            log.read_git_state(tmp_path)
 
     def test_a_name_that_is_no_utf_8_ends_nothing(self, tmp_path: Path) -> None:
         commit_in(tmp_path)
         subprocess.run(["git", "config", "core.quotePath", "false"], cwd=tmp_path, check=True)
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).touch()
-        found = log.git(tmp_path)
+        found = log.read_git_state(tmp_path)
         assert found is not None and found["dirty"] == ["caf\ufffd"]
 
 
@@ -262,7 +266,9 @@ class TestImages:
         assert statistics.first_images((other, photos, masks)) is photos
         assert statistics.first_images({"x": other, "masks": masks}).shape == (5, 1, 4, 6)  # type: ignore[union-attr]
         assert statistics.first_images((other, [1, 2])) is None
-        result = statistics.rescaled(torch.stack([torch.linspace(-3, 5, 12).reshape(3, 2, 2), torch.ones(3, 2, 2)]))
+        result = statistics.rescale_images(
+            torch.stack([torch.linspace(-3, 5, 12).reshape(3, 2, 2), torch.ones(3, 2, 2)])
+        )
         assert (result[0].min(), result[0].max(), result[1].max()) == (0, 1, 0)
 
     def test_a_grid_has_every_image_in_its_place(self) -> None:

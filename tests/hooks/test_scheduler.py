@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import (
 from torch.optim.swa_utils import SWALR
 
 from hookflow.errors import UserError, Where
-from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.arguments import find_argument_problems
 from hookflow.hooks.builtin.scheduler import Scheduler
 from hookflow.pipeline.by_epoch import EpochLengths
 from tests.conftest import Trained, records
@@ -284,7 +284,7 @@ def test_every_scheduler_of_pytorch_gives_the_rates_of_a_plain_loop(base: type, 
     ],
 )
 def test_what_is_wrong_with_a_chain_is_told_without_torch(args: dict[str, Any], said: str) -> None:
-    (problem,) = wrong_arguments(Scheduler, args, "schedule", lambda key: Where("test"))
+    (problem,) = find_argument_problems(Scheduler, args, "schedule", lambda key: Where("test"))
     assert said in str(problem)
 
 
@@ -345,8 +345,8 @@ class Typed:
 
 
 def test_a_type_that_is_imported_for_type_checkers_alone_is_no_obstacle() -> None:
-    assert not list(wrong_arguments(Typed, {"exact": 1, "plain": 2}, "it", lambda key: Where("test")))
-    (problem,) = wrong_arguments(Typed, {"exact": 1, "plain": "x"}, "it", lambda key: Where("test"))
+    assert not list(find_argument_problems(Typed, {"exact": 1, "plain": 2}, "it", lambda key: Where("test")))
+    (problem,) = find_argument_problems(Typed, {"exact": 1, "plain": "x"}, "it", lambda key: Where("test"))
     assert '"plain" must be an integer' in problem.message
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hookflow.errors import UserError, Where
-from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.arguments import find_argument_problems
 from hookflow.hooks.builtin.schedules import LRSchedule, ParamSchedule
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.by_epoch import EpochLengths
@@ -38,7 +38,7 @@ def rates(schedule: LRSchedule, *iters: int) -> list[float]:
 class TestLRSchedule:
     @pytest.mark.parametrize("warmup", ["20%", 8, "8it", "1ep"])
     def test_a_warm_up_is_an_amount_of_the_run(self, warmup: int | str) -> None:
-        assert not list(wrong_arguments(LRSchedule, {"warmup": warmup}, "lr_schedule", lambda _: Where("")))
+        assert not list(find_argument_problems(LRSchedule, {"warmup": warmup}, "lr_schedule", lambda _: Where("")))
         schedule = LRSchedule(shape="linear", warmup=warmup, start=0.5)
         assert rates(schedule, 0, 4, 8, 24) == pytest.approx([0.5, 0.75, 1.0, 0.5])
 

@@ -11,8 +11,8 @@ import torch
 from torch.optim import SGD, Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, SequentialLR
 
-from hookflow.cli.resume import Changes
-from hookflow.cli.run import forked
+from hookflow.cli.resume import PipelineChanges
+from hookflow.cli.run import make_fork
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.scheduler import Scheduler
@@ -215,7 +215,7 @@ def test_a_run_goes_on_by_the_curve_of_its_new_length(
     stops = 'hooks.stops={use="../hooks/test_schedules_of_another_length.py:Stops"}'
     parent = trained(f"run.max_epochs={until}", stops, *overrides)
     always = rates(trained(f"run.max_epochs={then}", *overrides))
-    child = forked(f"{parent.path}:it00000007", None, Changes((f"run.max_epochs={then}",)))
+    child = make_fork(f"{parent.path}:it00000007", None, PipelineChanges((f"run.max_epochs={then}",)))
     assert train_here(child) == 0, reason(child)
     other = new_run(f"run.max_epochs={then}", stops, *overrides)
     parent.checkpoints.rename(other.checkpoints)

@@ -10,9 +10,9 @@ import pytest
 import tomli
 
 from hookflow.errors import UserError
-from hookflow.graph.observation import Slots, missing, never_seen, with_observed
+from hookflow.graph.observation import Slots, find_unseen_slots, missing, with_observed
 from hookflow.graph.plan import Plan
-from hookflow.graph.why import ambiguities
+from hookflow.graph.why import find_ambiguities
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.pipeline.registry import HOOKS
@@ -40,7 +40,7 @@ def test_whatever_the_files_order_data_flow_orders_them(uses: tuple[str, ...]) -
 
 
 def alarms(compiled: Plan) -> list[object]:
-    return [*compiled.warnings, *compiled.notes, *ambiguities(compiled)]
+    return [*compiled.warnings, *compiled.notes, *find_ambiguities(compiled)]
 
 
 @pytest.mark.parametrize("other", ["lr_schedule", "scheduler"])
@@ -53,18 +53,18 @@ def test_the_built_in_hooks_raise_none_in_any_order_of_the_file(other: str) -> N
 
 
 def test_two_schedules_or_averages_or_hooks_of_one_model_are_ambiguous() -> None:
-    (result,) = ambiguities(plan("scheduler", "lr_schedule"))
+    (result,) = find_ambiguities(plan("scheduler", "lr_schedule"))
     assert (result.point, result.slots) == ("before_train_iter", ("lr",))
     second = '[hooks.slow]\nuse = "ema"\n'
-    result = {(each.point, each.first.hook, each.then.hook) for each in ambiguities(plan("ema", more=second))}
+    result = {(each.point, each.first.hook, each.then.hook) for each in find_ambiguities(plan("ema", more=second))}
     assert ("before_val", "ema", "slow") in result
-    assert not list(ambiguities(plan("ema", more=second + 'after = ["ema"]\n')))
-    assert not list(ambiguities(plan("ema", more=second + 'ambiguous_with = ["ema"]\n')))
+    assert not list(find_ambiguities(plan("ema", more=second + 'after = ["ema"]\n')))
+    assert not list(find_ambiguities(plan("ema", more=second + 'ambiguous_with = ["ema"]\n')))
     of_model = ', model = "{0}" }}\n'
     clips = '[hooks.clip_{0}]\nuse = "grad_clip"\nargs = {{ max_norm = 1.0' + of_model
     both = '[hooks.both]\nuse = "grad_clip"\nargs = { max_norm = 1.0 }\n'
     compiled = plan(more="".join(map(clips.format, ("one", "other"))) + both)
-    assert {(each.first.hook, each.then.hook, each.slots) for each in ambiguities(compiled)} == {
+    assert {(each.first.hook, each.then.hook, each.slots) for each in find_ambiguities(compiled)} == {
         ("clip_one", "both", ("grads.one",)),
         ("clip_other", "both", ("grads.other",)),
     }
@@ -145,7 +145,7 @@ def assert_declared(plan: Plan, found: ObservationResult) -> None:
     raised = [item for item in found.silent if item.why.startswith("raised")]
     assert not raised
     assert missing(plan, found.seen) == {}
-    assert not list(ambiguities(with_observed(plan, found.seen)))
+    assert not list(find_ambiguities(with_observed(plan, found.seen)))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def assert_declared(plan: Plan, found: ObservationResult) -> None:
 def test_what_built_in_hooks_touch_is_declared_and_orders_them(hooks: Sequence[str], tmp_path: Path) -> None:
     plan, found = observed(hooks, tmp_path)
     assert_declared(plan, found)
-    never: Mapping[str, Slots] = never_seen(found.seen)
+    never: Mapping[str, Slots] = find_unseen_slots(found.seen)
     assert {name: slots for name, slots in never.items() if name not in ("time_limit", "spike_guard")} == {
         name: slots for name, slots in UNSEEN.items() if name != "time_limit"
     }

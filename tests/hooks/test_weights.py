@@ -13,11 +13,11 @@ from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.graph.why import ambiguities
+from hookflow.graph.why import find_ambiguities
 from hookflow.hooks.builtin import gradients
 from hookflow.hooks.builtin.averaging import EMA, SWA, Average, PreciseBN
 from hookflow.hooks.builtin.freeze import Freeze, Prune, frozen_norms, frozen_parameters
-from hookflow.hooks.builtin.memory import ActivationCheckpoint, outermost
+from hookflow.hooks.builtin.memory import ActivationCheckpoint, find_outermost_modules
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.tensors import named_parameters
 from hookflow.pipeline.load import load
@@ -235,7 +235,9 @@ class TestFreeze:
         norm = 'hooks.norm={use="freeze", args={params=["body.1.*"], end="1ep"}}'
         run_dir = frozen_run(trained, 'params=["body.0.*"], end="2ep"', norm)
         loaded = load(run_dir.pipeline, recorded=True)
-        assert not [a for a in ambiguities(compile_pipeline(loaded, TOY.parent)) if {"freeze", "norm"} & {a.first.hook}]
+        assert not [
+            a for a in find_ambiguities(compile_pipeline(loaded, TOY.parent)) if {"freeze", "norm"} & {a.first.hook}
+        ]
         for first, then, trains in [(1, 5, []), (5, 10, [2, 3]), (10, 15, [0, 2, 3])]:
             differs = changed(run_dir, first, then)
             assert [k for k in (0, 2, 3) if differs[k]] == trains
@@ -291,10 +293,10 @@ class TestActivationCheckpoint:
 
     def test_of_modules_inside_one_another_the_outermost_is_wrapped(self) -> None:
         net = Net()
-        assert outermost(net, ["body*"]) == [net.body]
-        assert outermost(net, ["body.?", "head"]) == [*net.body, net.head]
+        assert find_outermost_modules(net, ["body*"]) == [net.body]
+        assert find_outermost_modules(net, ["body.?", "head"]) == [*net.body, net.head]
         with pytest.raises(UserError, match='no module of the network matches "boddy"'):
-            outermost(net, ["boddy"])
+            find_outermost_modules(net, ["boddy"])
 
 
 def theirs(model: nn.Sequential, scope: str, amount: float) -> None:

@@ -18,7 +18,7 @@ from textual.css.stylesheet import Stylesheet
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import health
-from hookflow.monitor.feed import Live
+from hookflow.monitor.feed import LogFollower
 from hookflow.monitor.state import RunState
 from tests.monitor.fake_run import make
 from tests.support.limits import LIMIT
@@ -66,9 +66,9 @@ def going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     return run
 
 
-def read(run: RunDir) -> Live:
+def read(run: RunDir) -> LogFollower:
     """Return what has been folded at the present end of the logs of a run."""
-    live = Live(run)
+    live = LogFollower(run)
     live.read_all()
     return live
 

@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from hookflow.events.log import Appender
+from hookflow.events.log import LogAppender
 from hookflow.events.packing import bin_of
 from hookflow.events.records import PHASES, VERSION
 from hookflow.events.rundir import RunDir
@@ -302,7 +302,7 @@ def invented(
 
 def append(run: RunDir, *records: Sequence[Mapping[str, Any]], rank: int = 0) -> None:
     """Append records to the log of a rank."""
-    log = Appender(run.events_of(rank))
+    log = LogAppender(run.find_events_path(rank))
     for together in records:
         log.append(together)  # type: ignore[arg-type]
     log.close()

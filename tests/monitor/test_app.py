@@ -19,16 +19,16 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from textual.widgets._footer import FooterKey
 
-from hookflow.cli.run import _dashboard
-from hookflow.events.log import Tail
+from hookflow.cli.run import _show_dashboard
+from hookflow.events.log import TailReader
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import health, log_reader, process_watch, run_store
-from hookflow.monitor.app import MonitorApp, bindings_by_page
-from hookflow.monitor.bindings import REPLAY
-from hookflow.monitor.feed import Live
+from hookflow.monitor.app import MonitorApp, list_bindings_by_page
+from hookflow.monitor.bindings import REPLAY_KEYS
+from hookflow.monitor.feed import LogFollower
 from hookflow.monitor.screens.dialogs import ChoiceDialog
 from hookflow.monitor.screens.help import HelpScreen
-from hookflow.monitor.terminal import Outcome
+from hookflow.monitor.terminal import DashboardResult
 from hookflow.monitor.widgets.run_header import RunHeader
 from hookflow.runner.distributed.failures import append_record
 from tests.monitor.fake_run import append, end, gone, make, record
@@ -173,13 +173,15 @@ def test_stop_asks_and_its_safe_answer_has_the_focus(going: RunDir) -> None:
 @pytest.mark.parametrize(
     ("keys", "outcome", "sent"),
     [
-        (("q", "d"), Outcome.DETACHED, []),
-        (("q", "enter"), Outcome.DETACHED, []),
-        (("ctrl+c", "enter"), Outcome.DETACHED, []),
-        (("ctrl+q", "s"), Outcome.STOP, ["stop"]),
+        (("q", "d"), DashboardResult.DETACHED, []),
+        (("q", "enter"), DashboardResult.DETACHED, []),
+        (("ctrl+c", "enter"), DashboardResult.DETACHED, []),
+        (("ctrl+q", "s"), DashboardResult.STOP, ["stop"]),
     ],
 )
-def test_leaving_asks_what_goes_on(going: RunDir, keys: tuple[str, ...], outcome: Outcome, sent: list[str]) -> None:
+def test_leaving_asks_what_goes_on(
+    going: RunDir, keys: tuple[str, ...], outcome: DashboardResult, sent: list[str]
+) -> None:
     app = visit(going, pressing(keys[0], "escape", *keys[:1]))
     assert app.return_value is None, "esc stays"
     app = visit(going, pressing(*keys))
@@ -193,7 +195,7 @@ def typed_text(app: MonitorApp) -> str:
 
 
 TYPED_AT_ONCE = [
-    (["q", "d"], lambda app: app.return_value is Outcome.DETACHED),
+    (["q", "d"], lambda app: app.return_value is DashboardResult.DETACHED),
     (["slash", "e", "m", "a"], lambda app: typed_text(app) == "ema"),
     (["ctrl+e", "l", "r"], lambda app: typed_text(app).endswith("lr")),
     (["colon", "l", "o", "g"], lambda app: typed_text(app) == "log"),
@@ -236,11 +238,11 @@ def test_the_footer_offers_what_can_be_asked_of_the_run(going: RunDir) -> None:
 
 
 def test_who_only_watches_leaves_without_a_question(going: RunDir) -> None:
-    assert visit(going, pressing("q"), readonly=True).return_value is Outcome.DETACHED
+    assert visit(going, pressing("q"), readonly=True).return_value is DashboardResult.DETACHED
 
 
 def test_the_dashboard_of_a_run_that_is_over_closes_without_a_question(whole: RunDir) -> None:
-    assert visit(whole, pressing("q")).return_value is Outcome.ENDED
+    assert visit(whole, pressing("q")).return_value is DashboardResult.ENDED
 
 
 def test_a_dashboard_that_cannot_ask_the_run_to_stop_stays_and_says_so(going: RunDir) -> None:
@@ -346,11 +348,11 @@ def test_the_stacks_are_taken_when_they_are_shown_and_when_asked_for(
         return [f"spied {len(taken)} (a.py:3)"]
 
     monkeypatch.setattr(process_watch, "stack", spied)
-    monkeypatch.setattr(process_watch, "look_inside", lambda run, ranks: {0: (0, 42.0)})
+    monkeypatch.setattr(process_watch, "read_training_places", lambda run, ranks: {0: (0, 42.0)})
 
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await press(app, pilot, "w")
-        app.look_at_stacks()
+        app.read_stacks()
         await until(app, pilot, "(a.py:3)")
         await app.workers.wait_for_complete()
         before = len(taken)
@@ -379,7 +381,7 @@ def test_the_state_of_a_run_is_read_by_the_thread_that_folds_its_log(
     monkeypatch.setattr(run_store.RunStore, "live_state", property(spied))
 
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        app.look_at_stacks()
+        app.read_stacks()
         await app.workers.wait_for_complete()
 
     visit(going, do)
@@ -408,8 +410,8 @@ def test_a_dashboard_that_crashes_says_that_the_training_goes_on(
 
     monkeypatch.setattr(MonitorApp, "run", lambda app: App.run(app, headless=True))
     monkeypatch.setattr(MonitorApp, "_tick", crash)
-    assert _dashboard(going, lambda: None) == 1
-    assert _dashboard(going, lambda: -9) == -9
+    assert _show_dashboard(going, lambda: None) == 1
+    assert _show_dashboard(going, lambda: -9) == -9
     out, errors = capsys.readouterr()
     assert errors.count("the dashboard has crashed; the training goes on: hookflow watch ") == 1
     assert "the run goes on; watch it: hookflow watch " in out
@@ -419,9 +421,9 @@ def test_a_dashboard_that_crashes_says_that_the_training_goes_on(
 def test_a_run_that_is_being_read_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: bool) -> None:
     monkeypatch.setattr(run_store, "LONG_LOG", 0 if newest else 1 << 23)
     monkeypatch.setattr(log_reader, "RECENT_BYTES", 1 << 13)
-    monkeypatch.setattr(Tail, "chunk", 1 << 12)
-    monkeypatch.setattr(run_store, "CHUNK", 1 << 10)
-    monkeypatch.setattr(Live.poll, "__defaults__", (0.0,))  # a record at a time
+    monkeypatch.setattr(TailReader, "chunk", 1 << 12)
+    monkeypatch.setattr(run_store, "READ_CHUNK_BYTES", 1 << 10)
+    monkeypatch.setattr(LogFollower.poll, "__defaults__", (0.0,))  # a record at a time
 
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         app.store.poll()
@@ -529,9 +531,9 @@ def test_the_palette_finds_an_action_by_the_words_that_users_say(going: RunDir, 
 
 
 def test_no_name_of_an_action_means_two_things() -> None:
-    pages = bindings_by_page()
+    pages = list_bindings_by_page()
     of_all = {binding.id: binding.tooltip for binding in pages[""]}
-    only_in_replay = {binding.id for binding in REPLAY}  # a page leaves these keys to the timeline there
+    only_in_replay = {binding.id for binding in REPLAY_KEYS}  # a page leaves these keys to the timeline there
     of_every_run = [binding for binding in pages[""] if binding.id not in only_in_replay]
     keys_of_all = {key: binding.id for binding in of_every_run for key in binding.key.split(",")}
     for page, bindings in pages.items():

@@ -9,9 +9,19 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from hookflow.monitor.charts import Axis, Curve, Mark, Scale, chart, marks_on, ticks, without_outliers, x_labels
-from hookflow.monitor.metric_lines import column_edges, make_marks, matches, words_of_holes
-from hookflow.monitor.series import Bucket, Progress, Series
+from hookflow.monitor.charts import (
+    Axis,
+    Curve,
+    Mark,
+    Scale,
+    format_ticks,
+    place_marks,
+    render_chart,
+    without_outliers,
+    x_labels,
+)
+from hookflow.monitor.metric_lines import compute_column_edges, describe_holes, make_marks, matches
+from hookflow.monitor.series import Progress, Series, ValueBucket
 from hookflow.numbers import number_of_4_digits
 from tests.monitor.conftest import read
 from tests.monitor.fake_run import BEGAN, make
@@ -23,15 +33,15 @@ def test_a_mean_hides_no_spike() -> None:
         series.add(it, 1000.0 if it == 70_000 else 1.0)
     assert len(series.its) <= Series.LIMIT
     assert (series.low, series.high) == (1.0, 1000.0)
-    (bucket,) = series.stretches([69_999, 71_000])
+    (bucket,) = series.split_at_edges([69_999, 71_000])
     assert bucket is not None
     assert (bucket.low, bucket.high) == (1.0, 1000.0)
     assert bucket.mean < 20
-    stretches = series.stretches([-1, 50_000, 69_000, 71_000, 10**6, 10**7])
+    stretches = series.split_at_edges([-1, 50_000, 69_000, 71_000, 10**6, 10**7])
     assert [stretch and stretch.high for stretch in stretches] == [1.0, 1.0, 1000.0, 1.0, None]
     assert 70_000 <= series.best("max") < 70_200
     points = [(bucket.it, bucket.mean, bucket.low, bucket.high) for it in series.its if (bucket := series.at(it))]
-    rows = chart([Curve("train", points)], Axis(0, 100_000), 60, 12)
+    rows = render_chart([Curve("train", points)], Axis(0, 100_000), 60, 12)
     assert any("⠅" in row.text or "⢐" in row.text for row in rows[:3]), "the band reaches up to the spike"
     series.forget_after(60_000)
     assert series.high == 1.0
@@ -61,7 +71,7 @@ def test_values_that_are_now_and_then_nan_hide_no_finite_one(every: int) -> None
         series.add(it, math.nan if it % every == 0 else 0.5)
     for columns in (100, 1600):
         edges = [1600 * k / columns for k in range(columns + 1)]
-        drawn = series.stretches(edges)
+        drawn = series.split_at_edges(edges)
         for (after, upto), bucket in zip(pairwise(edges), drawn, strict=True):
             finite = [it for it in series.its if after < it <= upto]
             assert bucket is None or math.isfinite(bucket.mean) == bool(finite)
@@ -75,7 +85,7 @@ def test_values_in_a_row_that_are_nan_are_one_hole() -> None:
     for it in range(1, 5001):
         series.add(it, math.nan if 1000 <= it < 4000 else 1.0)
     assert series.broken == [(1000, 3999, pytest.approx(math.nan, nan_ok=True))]
-    drawn = series.stretches([float(edge) for edge in range(0, 5001, 100)])
+    drawn = series.split_at_edges([float(edge) for edge in range(0, 5001, 100)])
     assert [bool(bucket and math.isnan(bucket.mean)) for bucket in drawn[10:39]] == [True] * 29
     at = series.at(2000)
     assert at is not None and (at.it, math.isnan(at.mean)) == (1000, True)
@@ -102,7 +112,7 @@ def test_the_words_about_holes_are_true(values: list[float], words: str) -> None
     series = Series()
     for it, value in enumerate(values, 1):
         series.add(it, value)
-    assert words_of_holes(series) == words
+    assert describe_holes(series) == words
 
 
 def test_a_series_is_small_has_what_is_not_finite_and_is_smoothed_without_bias() -> None:
@@ -121,15 +131,15 @@ def test_a_series_is_small_has_what_is_not_finite_and_is_smoothed_without_bias()
         series.add(it, value)
     assert series.at(0) is None
     assert [each and each.mean for each in map(series.at, (1, 2, 3, 9))] == [1.0, math.inf, 3.0, 3.0]
-    assert [each and each.high for each in series.stretches([0, 1, 2, 3])] == [1.0, math.inf, 3.0]
+    assert [each and each.high for each in series.split_at_edges([0, 1, 2, 3])] == [1.0, math.inf, 3.0]
     series = Series()
     for it, value in enumerate((4.0, 4.0, 4.0, 8.0)):
         series.add(it, value)
-    smooth = series.smoothed(0.5)
+    smooth = series.smooth(0.5)
     *means, last = (mean for _, mean in smooth)
     assert means == [4.0, 4.0, 4.0]
     assert 4.0 < last < 8.0
-    assert smooth.at() == Bucket(3, last, 8.0, 8.0)
+    assert smooth.at() == ValueBucket(3, last, 8.0, 8.0)
     assert [mean for _, mean in series][-1] == 8.0
 
 
@@ -151,7 +161,7 @@ def test_a_filter_is_globs_or_parts_of_names(pattern: str, names: list[str]) -> 
 def test_troubles_on_an_axis_are_never_left_out(tmp_path: Path) -> None:
     axis = Axis(0, 100)
     many = [Mark(x, "◆", "checkpoint") for x in range(100)] + [Mark(x, "✗", "error") for x in (10, 11, 12)]
-    cells = marks_on(axis, many, 101)
+    cells = place_marks(axis, many, 101)
     assert {x for x, (sign, _) in cells.items() if sign == "✗"} == {10, 11, 12}
     columns = sorted(x for x, (sign, _) in cells.items() if sign == "◆")
     assert all(after - before >= 3 for before, after in pairwise(columns))
@@ -212,7 +222,7 @@ def test_a_logarithmic_axis_has_decades_at_equal_distances() -> None:
     places = [axis.place(x) for x in (1, 10, 100, 1_000, 10_000)]
     assert places == pytest.approx([0, 0.25, 0.5, 0.75, 1])
     assert axis.at(0.5) == pytest.approx(100)
-    assert column_edges(axis, Progress(), 4) == pytest.approx([0, 10, 100, 1_000, 10_000])
+    assert compute_column_edges(axis, Progress(), 4) == pytest.approx([0, 10, 100, 1_000, 10_000])
     assert x_labels(axis, 60).split() == ["it", "1", "10", "100", "1000", "it", "10000"]
 
 
@@ -222,14 +232,14 @@ def test_outliers_are_what_lies_beyond_the_percentiles() -> None:
     assert (min(kept), max(kept), len(kept)) == (3.0, 198.0, 196), "202 values: positions 2.01 to 198.99"
     assert without_outliers([1.0, 1e9]) == [1.0, 1e9], "there are too few values to say"
     points = [(float(x), 1e6 if x == 50 else x / 100, 0.0, 1.0) for x in range(100)]
-    whole = chart([Curve("train", points)], Axis(0, 100), 60, 10)
-    cut = chart([Curve("train", points)], Axis(0, 100), 60, 10, outliers=False)
+    whole = render_chart([Curve("train", points)], Axis(0, 100), 60, 10)
+    cut = render_chart([Curve("train", points)], Axis(0, 100), 60, 10, outliers=False)
     assert float(whole[0].text.split()[0]) == 1e6
     assert float(cut[0].text.split()[0]) < 1
 
 
 def test_the_numbers_of_an_axis_below_a_thousandth_have_four_digits() -> None:
-    assert ticks([3.1416e-5, 3.1426e-5, 3.1436e-5], 7) == ["3.142e-5", "3.143e-5", "3.144e-5"]
+    assert format_ticks([3.1416e-5, 3.1426e-5, 3.1436e-5], 7) == ["3.142e-5", "3.143e-5", "3.144e-5"]
 
 
 def test_a_scale_of_equal_values_has_room_on_both_sides() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Trigger
-from hookflow.graph.points import POINTS, Point
-from hookflow.graph.render.loop import label, rows
-from hookflow.monitor.durations import MAX_BUCKETS, CallHistories, CallHistory, OffloadStats, median_of_means
+from hookflow.graph.points import DEFAULT_POINTS, Point
+from hookflow.graph.render.loop import label, make_rows
+from hookflow.monitor.durations import MAX_BUCKETS, CallHistories, CallHistory, OffloadStats, compute_median_of_means
 from hookflow.monitor.hook_costs import CallCost, call_frequency, row_cost
 from hookflow.monitor.state import RunState
 from hookflow.monitor.throughput import Throughput
@@ -17,7 +17,7 @@ from tests.monitor.fake_run import plan, record
 
 
 def means(history: CallHistory, last: float, count: int) -> list[float | None]:
-    return [mean and round(mean, 3) for mean in history.means(last, count)]
+    return [mean and round(mean, 3) for mean in history.compute_means(last, count)]
 
 
 def test_a_history_keeps_every_call_in_its_place_in_few_buckets() -> None:
@@ -28,7 +28,7 @@ def test_a_history_keeps_every_call_in_its_place_in_few_buckets() -> None:
     assert history._counts[-1] == pytest.approx(69_993)
     assert history._totals[-1] == pytest.approx(sum(7 * (10 if it < 35_000 else 30) for it in range(7, 70_000, 7)))
     assert means(history, 69_993, 4) == pytest.approx([10.0, 10.0, 30.0, 30.0], rel=0.02)
-    assert median_of_means(history.means(40_000, 8)) == 10.0, "a short peak weighs nothing"
+    assert compute_median_of_means(history.compute_means(40_000, 8)) == 10.0, "a short peak weighs nothing"
     seldom, often = CallHistory(), CallHistory()
     for epoch in range(1, 5):
         seldom.add(100 * epoch - 1, 1, 1000)
@@ -64,7 +64,7 @@ def of_forward(taken: Callable[[int], int], seconds: float = 1.0, whole: bool = 
             state.apply(record("frame", (it - 1 + (k + 1) / frames) * seconds, it - 1, 0, phases=phases))
         times = {"phases": {"forward": taken(it) * (frames == 1)}, "iters": [1, 50_000, 0, 0, [0]]}
         state.apply(record("frame", it * seconds, it, 0, **times))
-    forward = next(row for row in rows(plan()) if row.name == "forward")
+    forward = next(row for row in make_rows(plan()) if row.name == "forward")
     return row_cost(state, plan(), Throughput.of(state), forward, whole_attempt=whole)
 
 
@@ -82,17 +82,17 @@ def test_a_phase_has_its_share_of_the_same_stretch_as_its_mean_and_a_spike_makes
 
 
 def test_the_rows_are_the_loop_with_every_binding_in_its_order_and_unit() -> None:
-    every = rows(plan())
+    every = make_rows(plan())
     assert [row.binding for row in every if row.binding] == list(plan().bindings)
     names = [row.name for row in every if row.kind != "point"]
     assert names == ["epoch", "iteration", *PHASES[:4], "validation"], "what nothing is bound to is folded"
-    assert {row.name for row in rows(plan(), idle=True)} >= {point.name for point in POINTS} | {"test"}
+    assert {row.name for row in make_rows(plan(), idle=True)} >= {point.name for point in DEFAULT_POINTS} | {"test"}
     own = replace(plan(), own=(Point("after_look", 4, ("run",), "firing", "", "own", "after_train_iter"),))
-    inside = {row.name: row.within for row in rows(own, idle=True)}
+    inside = {row.name: row.within for row in make_rows(own, idle=True)}
     assert inside["after_look"] == inside["after_train_iter"] == ("epoch", "iteration")
     assert inside["after_val"] == ("epoch", "validation") and inside["after_test"] == ("test",)
     assert not inside["after_run"]
-    only = rows(plan(), only={plan().bindings[-1].id})
+    only = make_rows(plan(), only={plan().bindings[-1].id})
     assert [label(row) for row in only] == ["↻ epoch", "┊↻ validation", "┊┊  after_val"]
 
 

@@ -14,18 +14,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from hookflow.events.log import Tail
+from hookflow.events.log import TailReader
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, log_reader, plain, snapshots
 from hookflow.monitor import recording as recording_module
 from hookflow.monitor.app import MonitorApp
-from hookflow.monitor.feed import Live
-from hookflow.monitor.health import examine
-from hookflow.monitor.hook_costs import binding_cost
+from hookflow.monitor.feed import LogFollower
+from hookflow.monitor.health import assess_health
+from hookflow.monitor.hook_costs import compute_binding_cost
 from hookflow.monitor.metric_lines import gather_metrics
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.recording import Recording
-from hookflow.monitor.snapshots import HEAD, RUNS, Snapshots
+from hookflow.monitor.snapshots import MAX_KEPT_RUNS, SNAPSHOT_HEADER, Snapshots
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import read_run_summary
 from hookflow.monitor.throughput import Throughput
@@ -41,13 +41,13 @@ def told(state: RunState, recording: Recording) -> list[str]:
     """Return what the pages tell of a state: its health, its log, its metrics, the costs of its hooks, its ranks."""
     plan = recording.plan or NO_PLAN
     pace = Throughput.of(state)
-    facts: list[object] = [examine(state, "alive", state.now, plan), state.it, state.ep, pace.iters_per_s]
+    facts: list[object] = [assess_health(state, "alive", state.now, plan), state.it, state.ep, pace.iters_per_s]
     facts += [(entry.t, entry.kind, entry.source, entry.text, entry.detail) for entry in state.journal]
     for name, lines in gather_metrics(state).items():
         facts += [(name, line.split, *line.series) for line in lines]
     for binding in plan.bindings:
-        facts.append(binding_cost(state, plan, pace, binding, whole_attempt=False))
-        facts.append(binding_cost(state, plan, pace, binding, whole_attempt=True))
+        facts.append(compute_binding_cost(state, plan, pace, binding, whole_attempt=False))
+        facts.append(compute_binding_cost(state, plan, pace, binding, whole_attempt=True))
     for rank, of_rank in state.ranks.of.items():
         facts.append((rank, of_rank.it, of_rank.now, of_rank.attempt.sums))
     facts += [state.gallery.keys, state.checkpoints, state.traces, state.disabled, state.throttled]
@@ -57,8 +57,8 @@ def told(state: RunState, recording: Recording) -> list[str]:
 
 def test_the_newest_of_a_log_is_read_without_old_frames(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "RECENT_BYTES", whole.events.stat().st_size // 2)
-    monkeypatch.setattr(Tail, "chunk", 1 << 13)
-    newest, every = Live(whole, newest=True), read(whole)
+    monkeypatch.setattr(TailReader, "chunk", 1 << 13)
+    newest, every = LogFollower(whole, newest=True), read(whole)
     newest.read_all()
     state = newest.state
     assert 0 < state.frames < 0.6 * every.state.frames
@@ -71,7 +71,7 @@ def test_the_newest_of_a_log_is_read_without_old_frames(whole: RunDir, monkeypat
     assert state.metrics.by_name == every.state.metrics.by_name
     assert [(entry.t, entry.kind) for entry in state.journal] == [(e.t, e.kind) for e in every.state.journal]
     assert Throughput.of(state).iters_per_s == pytest.approx(Throughput.of(every.state).iters_per_s, rel=0.1)
-    assert state.histories.of("iteration").means(state.it, 4)[0] is None, "nothing is known of it yet"
+    assert state.histories.of("iteration").compute_means(state.it, 4)[0] is None, "nothing is known of it yet"
 
 
 def test_replay_shows_at_every_moment_what_the_live_view_showed(whole: RunDir, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -148,13 +148,13 @@ KEYS = ("o", "enter", "escape", "2", "H", "3", "s", "4", "5", "enter", "escape",
 def hostile_run(root: Path, chance: random.Random) -> RunDir:
     """Return a run of two ranks whose logs go on with records that nobody writes."""
     run = make(root, upto=chance.choice([0, 40]))
-    for log, count in ((run.events, 40), (run.events_of(1), chance.choice([0, 20]))):
+    for log, count in ((run.events, 40), (run.find_events_path(1), chance.choice([0, 20]))):
         with log.open("ab") as file:
             file.writelines(hostile_line(chance) for _ in range(count))
     return run
 
 
-def show(run: RunDir, chance: random.Random) -> Live:
+def show(run: RunDir, chance: random.Random) -> LogFollower:
     """Show a run in every way that there is."""
     live = read(run)
     size = chance.choice([WIDE, NORMAL, LOW])
@@ -162,7 +162,7 @@ def show(run: RunDir, chance: random.Random) -> Live:
     recording = Recording(run)
     recording.seek(recording.last)
     recording.step(-3)
-    for follow in (plain.follow, plain.follow_json):
+    for follow in (plain.print_run, plain.print_records):
         assert follow(run, io.StringIO(), child_exit=lambda: 0) in range(256)
     read_run_summary(run, live.state.now)
     return live
@@ -202,20 +202,20 @@ def test_numbers_as_large_as_can_be_are_bounded(tmp_path: Path, old: str, new: s
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> RunDir:
     """A run of so many ranks whose logs were read, with a snapshot every few lines."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(feed, "STRIDE", 1 << 13)
-    monkeypatch.setattr(recording_module, "STRIDE", 1 << 13)
-    monkeypatch.setattr(Tail, "chunk", 1 << 13)
+    monkeypatch.setattr(feed, "SNAPSHOT_STRIDE_BYTES", 1 << 13)
+    monkeypatch.setattr(recording_module, "SNAPSHOT_STRIDE_BYTES", 1 << 13)
+    monkeypatch.setattr(TailReader, "chunk", 1 << 13)
     run = make(tmp_path / "runs", world=request.param, upto=90)
-    Live(run, kept=True).read_all()
+    LogFollower(run, kept=True).read_all()
     return run
 
 
 def file_of(run: RunDir) -> Path:
-    (path,) = snapshots.folder().iterdir()
+    (path,) = snapshots.find_snapshot_folder().iterdir()
     return path
 
 
-def read_on(live: Live, run: RunDir) -> list[str]:
+def read_on(live: LogFollower, run: RunDir) -> list[str]:
     live.read_all()
     return told(live.state, Recording(run))
 
@@ -224,7 +224,7 @@ def read_on(live: Live, run: RunDir) -> list[str]:
 def test_a_reader_goes_on_from_the_last_snapshot(kept: RunDir) -> None:
     places = Snapshots(kept.events).places
     assert len(places) > 4
-    again = Live(kept, kept=True)
+    again = LogFollower(kept, kept=True)
     assert again._logs.first.at == places[-1]
     assert again.unread[0] < again.unread[1] / 4
     assert read_on(again, kept) == read_on(read(kept), kept)
@@ -235,12 +235,12 @@ def test_a_reader_goes_on_from_the_last_snapshot(kept: RunDir) -> None:
 def test_snapshots_that_do_not_fit_the_logs_of_all_ranks_are_ignored(kept: RunDir) -> None:
     other = max(kept.path.glob("events*.jsonl"))  # that of the last rank
     other.write_text(other.read_text().replace('"cost":', '"cost":1'))
-    again = Live(kept, kept=True)
+    again = LogFollower(kept, kept=True)
     assert again.unread[0] == again.unread[1]
     assert read_on(again, kept) == read_on(read(kept), kept)
 
 
-@pytest.mark.parametrize("follow", [plain.follow, plain.follow_json])
+@pytest.mark.parametrize("follow", [plain.print_run, plain.print_records])
 def test_lines_keep_their_snapshots(kept: RunDir, monkeypatch: pytest.MonkeyPatch, follow: Callable[..., int]) -> None:
     file_of(kept).unlink()
     monkeypatch.setattr(plain, "count_attempts", lambda run: 0)
@@ -275,7 +275,7 @@ def test_a_recording_of_several_ranks_has_its_own_snapshots(kept: RunDir, monkey
     applied = []
     for changed in (False, True):
         if changed:  # as where a rank has written more before these moments
-            other = kept.events_of(1)
+            other = kept.find_events_path(1)
             other.write_text(other.read_text().replace('"cost":', '"cost":1'))
             first = Recording(kept)
         again = Recording(kept)
@@ -296,7 +296,7 @@ def boom(path: Path) -> None:
             return os.mkdir, (str(path.with_name("harm")),)
 
     data = zlib.compress(pickle.dumps((Harm(), 0, 0, "")))
-    path.write_bytes(snapshots._code() + HEAD.pack(20_000, len(data), sha256(data).digest()) + data)
+    path.write_bytes(snapshots._code() + SNAPSHOT_HEADER.pack(20_000, len(data), sha256(data).digest()) + data)
 
 
 def flipped(path: Path) -> None:
@@ -315,7 +315,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "writable by others": lambda path: path.chmod(0o666),
     "forged": boom,
     "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
-    "sizes beyond the file": lambda path: path.write_bytes(snapshots._code() + HEAD.pack(9, 1 << 62, bytes(32))),
+    "sizes beyond the file": lambda path: path.write_bytes(
+        snapshots._code() + SNAPSHOT_HEADER.pack(9, 1 << 62, bytes(32))
+    ),
 }
 
 
@@ -323,18 +325,18 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def test_what_is_no_snapshot_is_ignored(kept: RunDir, damage: str) -> None:
     expected, path = read_on(read(kept), kept), file_of(kept)
     DAMAGES[damage](path)
-    assert read_on(Live(kept, kept=True), kept) == expected
+    assert read_on(LogFollower(kept, kept=True), kept) == expected
     recording = Recording(kept)
     recording.seek(recording.last)
     assert told(recording.state, recording) == expected
     assert not path.with_name("harm").exists()
-    assert read_on(Live(kept, kept=True), kept) == expected, "with what was written in its place"
+    assert read_on(LogFollower(kept, kept=True), kept) == expected, "with what was written in its place"
 
 
 def test_snapshots_are_of_few_runs_in_any_folder(kept: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for k in range(RUNS + 2):
-        Live(make(tmp_path / f"runs{k}", upto=20), kept=True).read_all()
-    assert len([*snapshots.folder().iterdir()]) == RUNS
+    for k in range(MAX_KEPT_RUNS + 2):
+        LogFollower(make(tmp_path / f"runs{k}", upto=20), kept=True).read_all()
+    assert len([*snapshots.find_snapshot_folder().iterdir()]) == MAX_KEPT_RUNS
     assert Snapshots(kept.events).places == []
     monkeypatch.setenv("XDG_CACHE_HOME", str(kept.events))
-    assert read_on(Live(kept, kept=True), kept) == read_on(read(kept), kept)
+    assert read_on(LogFollower(kept, kept=True), kept) == read_on(read(kept), kept)

@@ -19,7 +19,7 @@ from hookflow.cli.runs import runs
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import index
-from hookflow.monitor.index import NAME, Index
+from hookflow.monitor.index import INDEX_FILE_NAME, Index
 from hookflow.monitor.recording import Recording
 from hookflow.monitor.summary import read_run_summary
 from hookflow.service.runs import find_run, has_begun, has_checkpoint
@@ -66,7 +66,7 @@ def test_a_row_has_what_the_log_and_the_pipeline_say_and_is_kept(root: Path, mon
     assert (lost["status"], lost["iter"] < 784) == ("lost", True)
     assert "the process is gone" in lost["reason"]
     before = rows(root)
-    assert (root / NAME).stat().st_mode & 0o777 == 0o600, "as private as the runs"
+    assert (root / INDEX_FILE_NAME).stat().st_mode & 0o777 == 0o600, "as private as the runs"
     assert read_again(monkeypatch, root) == []
     assert rows(root) == before
     before = rows(root)
@@ -88,7 +88,7 @@ def test_what_changes_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch)
         ("stopped", [], None),
         ("finished", ["good"], "a note"),
     ]
-    with closing(sqlite3.connect(root / NAME)) as db:
+    with closing(sqlite3.connect(root / INDEX_FILE_NAME)) as db:
         assert db.execute("SELECT count(*) FROM runs").fetchone() == (2,)
 
 
@@ -190,7 +190,7 @@ def execute(file: Path, *statements: str) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_made_anew(root: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = rows(root)
-    DAMAGES[damage](root / NAME)
+    DAMAGES[damage](root / INDEX_FILE_NAME)
     assert {row.get("run.seed") for row in Index(root).refresh()} == {row["run.seed"] for row in before}
     assert rows(root) == before
     assert read_again(monkeypatch, root) == [], "it was written again"
@@ -209,7 +209,7 @@ def test_a_folder_whose_name_is_no_utf_8_hides_no_other_run(root: Path) -> None:
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(path)])
 def test_something_else_in_its_place(root: Path, make: Callable[[Path], None]) -> None:
-    make(root / NAME)
+    make(root / INDEX_FILE_NAME)
     assert len(rows(root)) == 3
 
 
@@ -218,9 +218,9 @@ def test_a_folder_that_may_not_be_written(root: Path) -> None:
     with permissions_hold():
         assert len(rows(root)) == 3
     root.chmod(0o700)
-    assert not (root / NAME).exists()
+    assert not (root / INDEX_FILE_NAME).exists()
     before = rows(root)
-    (root / NAME).chmod(0)
+    (root / INDEX_FILE_NAME).chmod(0)
     with permissions_hold():
         assert rows(root) == before
 
@@ -228,12 +228,12 @@ def test_a_folder_that_may_not_be_written(root: Path) -> None:
 def test_several_processes_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They list, kill the file and write it, while runs end; nobody fails, and at the end the file is right."""
     code = (
-        "import sys; from pathlib import Path; from hookflow.monitor.index import NAME, Index\n"
+        "import sys; from pathlib import Path; from hookflow.monitor.index import INDEX_FILE_NAME, Index\n"
         "root, number = Path(sys.argv[1]), int(sys.argv[2])\n"
         "for k in range(8):\n"
         "    assert len(Index(root).refresh()) == 3\n"
         "    (root / 'cifar' / '20260921-141320-0000' / f'note{number}.{k}').touch()\n"
-        "    if number == 0 and k % 5 == 0: (root / NAME).write_bytes(b'x' * 5000)\n"
+        "    if number == 0 and k % 5 == 0: (root / INDEX_FILE_NAME).write_bytes(b'x' * 5000)\n"
     )
     command = [sys.executable, "-W", "error", "-c", code, str(root)]
     children = [subprocess.Popen([*command, str(number)], stderr=subprocess.PIPE, text=True) for number in range(4)]
@@ -366,7 +366,7 @@ def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize("bad", ["a folder", "a link that leads nowhere", "frames without phases"])
 def test_a_bad_log_of_a_rank_hides_nothing(tmp_path: Path, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = gone(make_ranks(tmp_path, 3, upto=100))
-    log = run.events_of(1)
+    log = run.find_events_path(1)
     if bad.startswith("frames"):
         frames = [line for line in log.read_text().splitlines() if line.startswith('{"k":"frame"')]
         log.write_text("\n".join(['{"k":"frame","t":7.0,"it":3,"ep":0,"iters":[1]}'] * 2 + frames * 9) + "\n")

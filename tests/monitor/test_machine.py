@@ -13,8 +13,8 @@ from hookflow.events.commands import send
 from hookflow.events.rundir import user_name
 from hookflow.monitor import feed, settings
 from hookflow.monitor import recording as recording_module
-from hookflow.monitor.feed import Live
-from hookflow.monitor.process_watch import Gpu, Machine, MachineSensor
+from hookflow.monitor.feed import LogFollower
+from hookflow.monitor.process_watch import GpuState, MachineSensor, MachineState
 from hookflow.monitor.recording import Recording
 from hookflow.monitor.widgets.system_facts import load_lines
 from tests.conftest import NewRun
@@ -48,17 +48,17 @@ def test_a_user_without_a_name_sends_commands_and_has_no_settings(new_run: NewRu
 def test_a_user_without_a_home_folder_reads_a_log_without_keeping_snapshots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "STRIDE", 1 << 13)
-    monkeypatch.setattr(recording_module, "STRIDE", 1 << 13)
+    monkeypatch.setattr(feed, "SNAPSHOT_STRIDE_BYTES", 1 << 13)
+    monkeypatch.setattr(recording_module, "SNAPSHOT_STRIDE_BYTES", 1 << 13)
     run = make(tmp_path / "runs", upto=90)
-    live = Live(run, kept=True)
+    live = LogFollower(run, kept=True)
     live.read_all()
     recording = Recording(run)
     recording.seek(recording.last)
     assert recording.state.it == live.state.it > 0
 
 
-def answer_as(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> Gpu:
+def answer_as(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> GpuState:
     """Return the look at the only GPU, whose driver has these answers and an error for every other question."""
 
     def ask(name: str) -> Any:
@@ -88,23 +88,23 @@ def answer_as(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> Gpu:
                 "Temperature": 61,
                 "PowerUsage": 412_000,
             },
-            Gpu(0, 93, 1, 2, 61, 412.0),
+            GpuState(0, 93, 1, 2, 61, 412.0),
         ),
         (
             {"HandleByIndex": 7, "Temperature": 0, "UtilizationRates": SimpleNamespace(gpu=93)},
-            Gpu(0, 93, None, None, 0, None),
+            GpuState(0, 93, None, None, 0, None),
         ),
-        ({"HandleByIndex": 7}, Gpu(0, None, None, None, None, None)),
-        ({}, Gpu(0, None, None, None, None, None)),
+        ({"HandleByIndex": 7}, GpuState(0, None, None, None, None, None)),
+        ({}, GpuState(0, None, None, None, None, None)),
     ],
     ids=["all", "no power and no memory", "nothing", "lost"],
 )
 def test_a_figure_that_a_driver_does_not_say_is_not_shown_as_another(
-    monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], expected: Gpu
+    monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], expected: GpuState
 ) -> None:
     gpu = answer_as(monkeypatch, **answers)
     assert gpu == expected
-    line = next(load_lines(Machine(38.0, 3.1, 22.0, 2.8, (gpu,)))).plain
+    line = next(load_lines(MachineState(38.0, 3.1, 22.0, 2.8, (gpu,)))).plain
     assert "GPU 0" in line
     assert ("93 %" in line) == (gpu.busy is not None)
     assert ("°C" in line) == (gpu.degrees is not None)

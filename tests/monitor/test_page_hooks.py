@@ -15,19 +15,19 @@ from hookflow.events.records import PHASES
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, DroppedEdge, Edge, Plan, PlannedGroup
 from hookflow.graph.points import Point
-from hookflow.graph.render.loop import rows as loop_rows
+from hookflow.graph.render.loop import make_rows as loop_rows
 from hookflow.monitor import run_store
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.dashboard import ViewChoices
-from hookflow.monitor.hook_costs import binding_cost, unreached_bindings
-from hookflow.monitor.hook_facts import all_facts, reason_facts, reason_sentence
+from hookflow.monitor.hook_costs import compute_binding_cost, find_unreached_bindings
+from hookflow.monitor.hook_facts import all_facts, describe_reason, list_reason_facts
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.screens.hook_details import HookDetailsScreen
 from hookflow.monitor.screens.hooks import HooksScreen
 from hookflow.monitor.widgets.hook_order import HookOrderView, OrderRow, row_figures, row_of_run
 from hookflow.monitor.widgets.hook_reason import HookReason
-from hookflow.monitor.widgets.hook_table import COLUMNS, HookTable, filter_rows, hook_rows, keep_order, sort_rows
-from hookflow.service.runs import recorded_plan
+from hookflow.monitor.widgets.hook_table import HOOK_COLUMNS, HookTable, filter_rows, hook_rows, keep_order, sort_rows
+from hookflow.service.runs import read_recorded_plan
 from tests.conftest import NewRun
 from tests.monitor.fake_run import BEGAN, append, make, make_ranks, plan, record
 from tests.monitor.shown import LOW, NORMAL, WIDE, Size, check_screens, press, screen_text, settle, shown, visit
@@ -103,10 +103,10 @@ def test_mean_and_share_are_those_of_the_log(whole: RunDir) -> None:
     calls, ns = sum(entry[0] for entry in entries), sum(entry[1] for entry in entries)
     iterations = sum(frame["iters"][1] for frame in frames)
     store = store_of(whole)
-    cost = binding_cost(store.state, store.plan, store.pace, EMA, whole_attempt=True)
+    cost = compute_binding_cost(store.state, store.plan, store.pace, EMA, whole_attempt=True)
     assert (cost.count, cost.mean, cost.longest) == (calls, ns / calls, max(entry[2] for entry in entries))
     assert cost.share == pytest.approx(ns / iterations)
-    outside = binding_cost(store.state, store.plan, store.pace, plan().bindings[-1], whole_attempt=True)
+    outside = compute_binding_cost(store.state, store.plan, store.pace, plan().bindings[-1], whole_attempt=True)
     assert outside.share is None and outside.mean is not None
     assert cost.slowdown_text == "", "a hook that is as quick as before has no word about it"
 
@@ -151,7 +151,7 @@ def test_a_click_at_a_heading_sorts_and_again_reverses(whole: RunDir) -> None:
 
 def test_rows_change_places_only_where_they_differ_by_much(whole: RunDir) -> None:
     store = store_of(whole)
-    column = next(each for each in COLUMNS if each.name == "share")
+    column = next(each for each in HOOK_COLUMNS if each.name == "share")
     rows = hook_rows(store, ViewChoices())
     first, second, *_ = sort_rows(rows, column, is_reversed=False)
     for factor, goes_ahead in ((1.1, False), (1.5, True)):
@@ -218,7 +218,10 @@ def test_an_offloaded_hook_has_its_time_its_queue_and_its_drops(going: RunDir) -
     store = store_of(going)
     rows = {row.binding.id: row for row in hook_rows(store, ViewChoices())}
     assert rows[LOG.id].note == "1 dropped, 3 queued"
-    cost, inline = rows[LOG.id].cost, binding_cost(store.state, store.plan, store.pace, LOG, whole_attempt=False)
+    cost, inline = (
+        rows[LOG.id].cost,
+        compute_binding_cost(store.state, store.plan, store.pace, LOG, whole_attempt=False),
+    )
     assert (cost.mean, cost.p95, cost.longest) == (2_000_000, None, 5_000_000), "those of the calls in background"
     assert (cost.share, cost.count) == (inline.share, inline.count), "what the training gives to it"
     facts = {fact.name: fact.text for fact in all_facts(store_of(going), LOG)}
@@ -387,9 +390,9 @@ def test_hooks_have_no_rows_at_points_to_which_the_run_does_not_come(tmp_path: P
 
 def test_a_hook_that_was_called_has_its_row_whatever_the_record_says(whole: RunDir) -> None:
     store = store_of(whole)
-    assert unreached_bindings(store.state, store.plan) == frozenset()
+    assert find_unreached_bindings(store.state, store.plan) == frozenset()
     del store.state.run["data"]["val"]
-    assert unreached_bindings(store.state, store.plan) == frozenset(), "each was called"
+    assert find_unreached_bindings(store.state, store.plan) == frozenset(), "each was called"
 
 
 def test_a_click_selects_a_row_of_the_loop_and_a_second_one_opens_it(whole: RunDir) -> None:
@@ -587,7 +590,7 @@ def test_the_reasons_are_edges_with_their_places_data_flow_and_phases() -> None:
         dropped_edges=(DroppedEdge(gave, "contradicted", (flow,)),),
     )
     log = changed.bindings[ids["log"]]
-    facts = [(fact.name, fact.text) for fact in reason_facts(changed, log)]
+    facts = [(fact.name, fact.text) for fact in list_reason_facts(changed, log)]
     expected = [
         ("after", "ema   cifar.toml:52"),
         ("after", "schedule   writes lr"),
@@ -598,10 +601,10 @@ def test_the_reasons_are_edges_with_their_places_data_flow_and_phases() -> None:
         ("no edge", "log → schedule   writes outputs, dropped: a stated order contradicts it"),
     ]
     assert [fact for fact in expected if fact not in facts] == []
-    assert "after schedule, timer" not in reason_sentence(changed, log)
+    assert "after schedule, timer" not in describe_reason(changed, log)
     early_stop = binding_of("early_stop", "after_val")
-    assert ("after", "ema   of an earlier phase") in [(f.name, f.text) for f in reason_facts(plan(), early_stop)]
-    assert "first here" in reason_sentence(plan(), CLIP)
+    assert ("after", "ema   of an earlier phase") in [(f.name, f.text) for f in list_reason_facts(plan(), early_stop)]
+    assert "first here" in describe_reason(plan(), CLIP)
 
 
 @pytest.mark.parametrize(
@@ -615,7 +618,7 @@ def test_a_slot_is_written_by_who_is_called_before_in_the_loop(wrote: tuple[str,
     bindings = [replace(each, reads=("metrics",)) if each.id == LOG.id else each for each in plan().bindings]
     bindings[writer] = replace(bindings[writer], hook="accuracy", point=wrote[0], writes=(wrote[1],))
     changed = replace(plan(), bindings=tuple(bindings))
-    reads = [fact.text for fact in reason_facts(changed, bindings[LOG.id]) if fact.name == "reads"]
+    reads = [fact.text for fact in list_reason_facts(changed, bindings[LOG.id]) if fact.name == "reads"]
     assert reads == [f"metrics   written by {last}" if last else "metrics"]
 
 
@@ -703,7 +706,7 @@ def test_what_the_run_does_not_come_to_is_found_once_a_look(whole: RunDir, monke
         looks.append(given)
         return frozenset()
 
-    monkeypatch.setattr(run_store, "unreached_bindings", count_looks)
+    monkeypatch.setattr(run_store, "find_unreached_bindings", count_looks)
     store.refresh()
     assert store.unreached == store.unreached == frozenset()
     assert len(looks) == 1
@@ -714,13 +717,13 @@ def test_what_the_run_does_not_come_to_is_found_once_a_look(whole: RunDir, monke
 
 def test_the_mean_is_of_the_same_calls_as_p95_without_the_checks_of_a_trigger(new_run: NewRun) -> None:
     run = new_run()
-    plan = recorded_plan(run)
+    plan = read_recorded_plan(run)
     clip = next(binding for binding in plan.bindings if binding.hook == "clip")
     figures = [10, 15_000, 1_000, 1_000, [bin_of(1_000), 10]]
     frame = record("frame", iters=[10, 150_000, 0, 0, [0]], hooks={str(clip.id): figures}, checks={str(clip.id): 5_000})
     append(run, [record("run"), frame])
     store = store_of(run)
-    cost = binding_cost(store.state, plan, store.pace, clip, whole_attempt=True)
+    cost = compute_binding_cost(store.state, plan, store.pace, clip, whole_attempt=True)
     assert (cost.count, cost.mean, cost.longest) == (10, 1_000, 1_000)
     assert cost.p95 is not None
     assert bin_of(round(cost.p95)) == bin_of(1_000)

@@ -11,12 +11,12 @@ from textual.pilot import Pilot
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import health
 from hookflow.monitor.app import MonitorApp
-from hookflow.monitor.log_lines import EVENTS, EVERYTHING, PRINTED, word_filter
-from hookflow.monitor.printed_output import MAX_LINES, level_of
+from hookflow.monitor.log_lines import EVENTS, EVERYTHING, PRINTED, make_word_filter
+from hookflow.monitor.printed_output import MAX_LINES, find_severity
 from hookflow.monitor.screens.event_details import EventDetailsScreen
 from hookflow.monitor.screens.log import LogScreen
 from hookflow.monitor.widgets.log_view import LogView
-from hookflow.monitor.widgets.traceback_view import traceback_text
+from hookflow.monitor.widgets.traceback_view import make_traceback_text
 from tests.monitor.fake_run import BEGAN, TRACEBACK, append, make, record
 from tests.monitor.shown import check_screens, press, screen_text, settle, shown, visit
 
@@ -88,7 +88,7 @@ def test_a_printed_line_has_the_level_of_its_words() -> None:
         "step 5 error 3": 0,
         "warning 0.3": 0,
     }
-    assert {text: level_of(text) for text in levels} == levels
+    assert {text: find_severity(text) for text in levels} == levels
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_printed_line_has_the_level_of_its_words() -> None:
 def test_a_filter_is_of_words_and_globs_and_capitals_matter_if_there_are_some(
     words: str, line: str, passes: bool
 ) -> None:
-    assert word_filter(words)(line) is passes
+    assert make_word_filter(words)(line) is passes
 
 
 def test_the_page(whole: RunDir) -> None:
@@ -345,16 +345,16 @@ def test_the_culprit_of_a_traceback_is_the_frame_that_the_record_names() -> None
         'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n  File "b.py", line 2, in g\n'
     )
     traceback += "    boom()\nValueError: bad\n"
-    text = traceback_text(traceback, "a.py:1")
+    text = make_traceback_text(traceback, "a.py:1")
     assert text.before.plain == "Traceback (most recent call last):"
     assert text.culprit.plain.splitlines() == ['▸ File "a.py", line 1, in f', "▸   g()"]
     assert text.after.plain.splitlines()[0] == '  File "b.py", line 2, in g'
-    text = traceback_text(traceback)
+    text = make_traceback_text(traceback)
     assert text.culprit.plain.splitlines()[0] == '▸ File "b.py", line 2, in g', "the innermost frame of one's own files"
     assert text.after.plain == "ValueError: bad"
 
 
 def test_a_traceback_has_the_files_of_packages_by_their_names() -> None:
     traceback = 'Traceback (most recent call last):\n  File "/x/lib/site-packages/torch/nn.py", line 1, in f\n'
-    lines = traceback_text(traceback, "a.py:1").whole.plain.splitlines()
+    lines = make_traceback_text(traceback, "a.py:1").whole.plain.splitlines()
     assert lines[1] == '  File "…/torch/nn.py", line 1, in f'

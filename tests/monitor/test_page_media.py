@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
-from hookflow.monitor.images import Pixels, half_blocks, read_image
-from hookflow.monitor.journal import KEPT, Gallery
+from hookflow.monitor.images import PixelImage, half_blocks, read_image
+from hookflow.monitor.journal import MAX_KEPT_ENTRIES, MediaGallery
 from hookflow.monitor.state import RunState
 from hookflow.png import decode_png, encode_png
 from tests.monitor.fake_run import BEGAN, append
@@ -59,7 +59,7 @@ def test_grey_and_transparent_images_are_shown_before_the_ground(tmp_path: Path,
         path = tmp_path / "image.png"
         path.write_bytes(encode_png(pixels))
         image = read_image(path)
-        assert isinstance(image, Pixels)
+        assert isinstance(image, PixelImage)
         return image.rgb
 
     random = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def test_what_is_no_image_of_a_run_says_why(tmp_path: Path) -> None:
     assert read_image(tmp_path / "gone.png") == "cannot be read: No such file or directory"
 
 
-def colours(image: Pixels, width: int, height: int) -> list[list[tuple[Any, Any]]]:
+def colours(image: PixelImage, width: int, height: int) -> list[list[tuple[Any, Any]]]:
     """Return the upper and the lower colour of each cell of a drawn image."""
     return [
         [(style.color.triplet, style.bgcolor.triplet) for text, style, _ in strip for _ in text]  # type: ignore[union-attr]
@@ -96,26 +96,26 @@ def colours(image: Pixels, width: int, height: int) -> list[list[tuple[Any, Any]
 
 def test_an_image_grows_by_a_whole_factor_and_shrinks_to_its_means() -> None:
     pixels = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]], [[1, 2, 3], [4, 5, 6], [7, 8, 9]]], np.uint8)
-    cells = colours(Pixels(pixels), 10, 4)
+    cells = colours(PixelImage(pixels), 10, 4)
     assert [len(row) for row in cells] == [9, 9, 9], "three times as large: of 3 × 2 pixels 9 × 6"
     assert cells[0][0] == ((255, 0, 0), (255, 0, 0))
     assert cells[1][4] == ((0, 255, 0), (4, 5, 6))
     assert cells[2][8] == ((7, 8, 9), (7, 8, 9))
     pixels = np.zeros((200, 400, 3), np.uint8)
     pixels[:, ::2] = 100
-    cells = colours(Pixels(pixels), 50, 50)
+    cells = colours(PixelImage(pixels), 50, 50)
     assert (len(cells), len(cells[0])) == (13, 50), "25 pixels are 12 cells and a half"
     assert cells[0][0] == ((50, 50, 50), (50, 50, 50))
     assert cells[-1][0] == ((50, 50, 50), tuple(SOLID))
 
 
 def test_the_newest_of_each_name_are_kept_and_what_is_logged_at_once_is_one_event() -> None:
-    held = Gallery()
-    for it in range(KEPT + 10):
+    held = MediaGallery()
+    for it in range(MAX_KEPT_ENTRIES + 10):
         held.add(image(it))  # type: ignore[arg-type]
     held.add(text(105))  # type: ignore[arg-type]
     kept = held.of(("image", "rendered/ring"))
-    assert [shown.record["it"] for shown in kept] == list(range(10, KEPT + 10))
+    assert [shown.record["it"] for shown in kept] == list(range(10, MAX_KEPT_ENTRIES + 10))
     assert held.find(0) is None
     held.forget_after(20)
     assert [shown.record["it"] for shown in held.of(("image", "rendered/ring"))] == list(range(10, 21))

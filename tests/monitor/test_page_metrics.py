@@ -14,7 +14,7 @@ from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.screens import metrics as metrics_screen
 from hookflow.monitor.screens.dialogs import ChoiceDialog
 from hookflow.monitor.screens.metrics import MetricsScreen
-from hookflow.monitor.widgets.heat_map import heat_rows, kind_of, scale_of
+from hookflow.monitor.widgets.heat_map import find_metric_kind, make_heat_rows, scale_of
 from tests.monitor.conftest import read
 from tests.monitor.fake_run import BEGAN, append, make
 from tests.monitor.shown import NORMAL, WIDE, Size, check_screens, press, screen_text, visit
@@ -173,7 +173,7 @@ def test_the_cursor_stays_on_its_metric_when_others_come(explored: RunDir) -> No
 def test_each_kind_of_metric_has_its_own_scale(explored: RunDir) -> None:
     lines = metrics_screen.gather_metrics(read(explored).state)
     group = {name: each for name, each in lines.items() if name.startswith("activation/")}
-    rows = heat_rows("activation/", group)
+    rows = make_heat_rows("activation/", group)
     assert [(row.kind, row.label) for row in rows] == [
         ("activation/*/mean", "stem"),
         ("activation/*/mean", "head"),
@@ -181,7 +181,7 @@ def test_each_kind_of_metric_has_its_own_scale(explored: RunDir) -> None:
         ("activation/*/std", "head"),
     ]
     assert scale_of(rows[:2]).high < 0 < scale_of(rows[2:]).low
-    assert kind_of("grad_norm/layers.0") == kind_of("grad_norm/head") == "grad_norm"
+    assert find_metric_kind("grad_norm/layers.0") == find_metric_kind("grad_norm/head") == "grad_norm"
 
 
 def test_a_layer_that_stands_out_is_marked(explored: RunDir) -> None:

@@ -16,14 +16,14 @@ from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.health import Health
 from hookflow.monitor.screens.hooks import HooksScreen
 from hookflow.monitor.screens.overview import OverviewScreen
-from hookflow.monitor.style import cells
+from hookflow.monitor.style import count_cells
 from hookflow.monitor.widgets.hook_order import HookOrderView
 from hookflow.monitor.widgets.hook_table import HookTable
 from hookflow.monitor.widgets.rank_table import RankTable
 from hookflow.monitor.widgets.run_header import HeaderItem, RunHeader, fit_items
 from hookflow.monitor.widgets.stack_view import frame_text
 from hookflow.monitor.widgets.traceback_view import TracebackView, without_heading
-from hookflow.user_code import OURS
+from hookflow.user_code import HOOKFLOW_FOLDER
 from tests.monitor.conftest import read
 from tests.monitor.fake_run import append, make, make_ranks, record
 from tests.monitor.shown import LOW, NORMAL, WIDE, Size, check_screens, press, screen_text, settle, shown, visit
@@ -119,7 +119,7 @@ def test_an_error_with_another_text_keeps_its_traceback() -> None:
 def test_frames_of_the_users_own_files_have_a_sign_in_a_stack() -> None:
     own = frame_text("wait (/home/me/my_hooks.py:19)").plain
     package = frame_text("call (/env/lib/python3.11/site-packages/torch/nn/module.py:7)").plain
-    ours = frame_text(f"train ({OURS}/runner/loop/loop.py:252)").plain
+    ours = frame_text(f"train ({HOOKFLOW_FOLDER}/runner/loop/loop.py:252)").plain
     assert own == "▸ wait (/home/me/my_hooks.py:19)"
     assert package == "  call (…/torch/nn/module.py:7)"
     assert ours == "  train (…/hookflow/runner/loop/loop.py:252)"
@@ -131,9 +131,9 @@ def test_the_cursor_is_at_the_hook_in_which_a_run_hangs(going: RunDir) -> None:
         log = next(binding for binding in app.store.plan.bindings if binding.hook == "log")
         app.store.health = Health("stalled")
         app.store.process = replace(app.store.process, inside={0: (log.id, 40.0)})
-        assert app.picked_binding() == log
+        assert app.find_picked_binding() == log
         app.choices.binding_id = 0
-        assert app.picked_binding() == app.store.plan.bindings[0], "the user has chosen another one"
+        assert app.find_picked_binding() == app.store.plan.bindings[0], "the user has chosen another one"
 
     visit(going, look)
 
@@ -151,10 +151,10 @@ def test_parts_of_the_header_have_room_or_are_left_out() -> None:
     items = [HeaderItem(weight, ("x" * (3 + weight), "")) for weight in range(6)]
     for width in range(9, 60):
         parts = fit_items(items, width)
-        assert cells(*parts) < width, "no ellipsis, and a blank before what stands at the right"
+        assert count_cells(*parts) < width, "no ellipsis, and a blank before what stands at the right"
         left_out = [item.weight for item in items if item.part not in parts]
         assert left_out == [*range(len(left_out))], "those of least weight"
-    assert cells(*fit_items(items, 44)) == 43, "all of them"
+    assert count_cells(*fit_items(items, 44)) == 43, "all of them"
 
 
 def test_several_ranks_have_rows_and_the_one_that_holds_up_the_others_is_named(tmp_path: Path) -> None:

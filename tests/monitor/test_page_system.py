@@ -11,8 +11,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.ranks import RankGroup
 from hookflow.monitor.screens.system import LayerTable, SystemScreen
-from hookflow.monitor.widgets.rank_table import COLUMNS, RankRows, RankTable, judge_ranks
-from hookflow.numbers import age
+from hookflow.monitor.widgets.rank_table import COLUMN_HEADINGS, RankRows, RankTable, assess_ranks
+from hookflow.numbers import format_age
 from tests.monitor.conftest import state_at
 from tests.monitor.fake_run import append, end, make_ranks, record
 from tests.monitor.shown import press, screen_text, settle, shown, visit
@@ -22,7 +22,7 @@ LATE = {2: 0.2}
 
 def cells_of(ranks: RankGroup, number: int, bar_width: int = 24) -> dict[str, str]:
     cells = RankRows(ranks, bar_width).cells(number)
-    return {column: cell.plain for column, cell in zip(COLUMNS, cells, strict=True)}
+    return {column: cell.plain for column, cell in zip(COLUMN_HEADINGS, cells, strict=True)}
 
 
 def test_the_key_opens_the_system_and_closes_it(whole: RunDir) -> None:
@@ -57,7 +57,7 @@ def test_a_run_that_has_not_begun_has_no_facts(tmp_path: Path) -> None:
 
 def test_the_straggler_is_named_and_the_others_wait() -> None:
     ranks = state_at(world=4, late=LATE).ranks
-    verdict, style = judge_ranks(ranks)
+    verdict, style = assess_ranks(ranks)
     assert verdict.startswith("▲ rank 2 keeps the others waiting")
     assert style == "warn"
     late, waits = cells_of(ranks, 2), cells_of(ranks, 0)
@@ -71,8 +71,8 @@ def test_the_straggler_is_named_and_the_others_wait() -> None:
 
 
 def test_balanced_ranks_are_called_so() -> None:
-    assert judge_ranks(state_at(world=2).ranks)[0] == "balanced"
-    assert judge_ranks(state_at(1, world=2).ranks)[0] == "not yet compared"
+    assert assess_ranks(state_at(world=2).ranks)[0] == "balanced"
+    assert assess_ranks(state_at(1, world=2).ranks)[0] == "not yet compared"
 
 
 def test_what_is_wrong_with_a_rank_is_named() -> None:
@@ -81,15 +81,15 @@ def test_what_is_wrong_with_a_rank_is_named() -> None:
         t = lost.now + 1
         for rank in (0, 1, 2):
             lost.apply(record("frame", t, it=600 + second), rank)
-    assert judge_ranks(lost.ranks)[0] == f"? nothing from rank 3 for {age(103)}"
+    assert assess_ranks(lost.ranks)[0] == f"? nothing from rank 3 for {format_age(103)}"
     assert cells_of(lost.ranks, 3)["sign"] == "?"
     lost.apply(record("error", lost.now, text="bad label"), 1)
-    assert judge_ranks(lost.ranks)[0] == "✗ rank 1 failed: ValueError: bad label"
+    assert assess_ranks(lost.ranks)[0] == "✗ rank 1 failed: ValueError: bad label"
     assert cells_of(lost.ranks, 1)["remark"] == "ValueError"
     ended = state_at(world=3)
     for rank in (0, 1):
         ended.apply(end(ended.now, 600, 6), rank)
-    assert judge_ranks(ended.ranks)[0] == "? no end record from rank 2"
+    assert assess_ranks(ended.ranks)[0] == "? no end record from rank 2"
     assert cells_of(ended.ranks, 2)["remark"] == "no end record"
 
 

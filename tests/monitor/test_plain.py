@@ -16,11 +16,17 @@ from rich.console import Console
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, plain
-from hookflow.monitor.feed import Live
-from hookflow.monitor.health import examine
+from hookflow.monitor.feed import LogFollower
+from hookflow.monitor.health import assess_health
 from hookflow.monitor.plain import LineWriter
-from hookflow.monitor.printed_output import CHUNK, OutputReader, tidy
-from hookflow.monitor.progress_bars import ProgressBar, bars_table, can_show_bars, names_as_they_came, progress_bars
+from hookflow.monitor.printed_output import READ_CHUNK_BYTES, OutputReader, tidy
+from hookflow.monitor.progress_bars import (
+    ProgressBar,
+    can_show_bars,
+    make_bars_table,
+    make_progress_bars,
+    names_as_they_came,
+)
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import print_summary
 from hookflow.service.run_facts import RunFacts
@@ -38,7 +44,7 @@ def test_a_stream_of_unknown_length_has_no_number_of_examples(tmp_path: Path) ->
     run = RunDir.create(tmp_path / "runs", "cifar")
     append(run, [begun, end()])
     assert "train: Endless  98 batches of 512" in plain_lines(run)
-    assert ("train", "Endless, 98 batches") in RunFacts.read(run).setting_facts()
+    assert ("train", "Endless, 98 batches") in RunFacts.read(run).iter_setting_facts()
 
 
 def test_why_a_run_did_not_begin_is_left_to_who_has_started_it(tmp_path: Path) -> None:
@@ -165,9 +171,9 @@ def test_lines_come_whole_and_the_last_one_when_all_is_over(tmp_path: Path) -> N
         file.write(b"100 %")
         assert output.read() == []
         assert output.read(last=True) == ["100 %"]
-        file.write(b"x" * (CHUNK + 1))
+        file.write(b"x" * (READ_CHUNK_BYTES + 1))
         assert output.read() == []
-        assert output.read() == ["x" * (CHUNK + 1)], "no line is waited for without end"
+        assert output.read() == ["x" * (READ_CHUNK_BYTES + 1)], "no line is waited for without end"
 
 
 def test_the_output_is_read_from_near_its_end_and_has_the_line_without_an_end(tmp_path: Path) -> None:
@@ -277,15 +283,15 @@ def test_of_an_error_of_many_lines_the_first_is_told_and_none_of_one_that_was_li
 )
 def test_the_reason_is_given(tmp_path: Path, status: str, reason: str, line: str) -> None:
     assert line in ended(tmp_path, status, reason)
-    live = Live(RunDir(tmp_path / "cifar" / "20260921-141320-a3f9"))
+    live = LogFollower(RunDir(tmp_path / "cifar" / "20260921-141320-a3f9"))
     live.read_all()
-    assert examine(live.state, "gone", 0.0).sentence.startswith(line.strip())
+    assert assess_health(live.state, "gone", 0.0).sentence.startswith(line.strip())
 
 
 def lines(state: RunState, width: int) -> str:
     console = Console(width=width)
     with console.capture() as shown:
-        console.print(bars_table([*progress_bars(state)], width))
+        console.print(make_bars_table([*make_progress_bars(state)], width))
     return "\n".join(line.rstrip() for line in shown.get().splitlines())
 
 
@@ -310,7 +316,7 @@ def test_a_long_name_is_cut_and_a_new_number_moves_none_of_the_others(going: Run
     long_name = "grad_norm/encoder.layers.0.self_attention.in_proj_weight"
     append(going, [record("scalars", time.time(), 600, 6, v={long_name: 1.5})])
     state = read(going).state
-    loss, lr, cut = next(progress_bars(state)).numbers
+    loss, lr, cut = next(make_progress_bars(state)).numbers
     assert (loss.split()[0], lr.split()[0]) == ("loss", "lr")
     name, value = cut.split()
     assert value == "1.500"
@@ -324,7 +330,7 @@ def test_a_long_name_is_cut_and_a_new_number_moves_none_of_the_others(going: Run
 def test_an_epoch_that_is_over_is_whole_until_the_next_begins() -> None:
     def epoch(it: int, ep: int, stage: str) -> ProgressBar:
         seen.apply(record("frame", seen.now, it, ep, stage=stage))
-        (bar,) = (bar for bar in progress_bars(seen) if bar.name.startswith("epoch"))
+        (bar,) = (bar for bar in make_progress_bars(seen) if bar.name.startswith("epoch"))
         return bar
 
     seen = state_at(92)

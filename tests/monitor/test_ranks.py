@@ -12,13 +12,13 @@ from hookflow.events.packing import bin_of
 from hookflow.events.reading import read_record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import log_reader, plain
-from hookflow.monitor.durations import WINDOW
-from hookflow.monitor.health import PATIENCE, examine
+from hookflow.monitor.durations import WINDOW_SECONDS
+from hookflow.monitor.health import PATIENCE, assess_health
 from hookflow.monitor.ranks import HEARTBEAT_TIMEOUT, MIN_DURATION, REMOTE_DELAY, format_ranks
 from hookflow.monitor.recording import Recording
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import summary
-from hookflow.monitor.throughput import Throughput, bottleneck
+from hookflow.monitor.throughput import Throughput, find_bottleneck
 from tests.monitor.conftest import read, state_at
 from tests.monitor.fake_run import BEGAN, append, append_rank, end, make_ranks, plan, record
 from tests.support.golden_files import check_golden
@@ -72,7 +72,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_phase_or_hook() -> 
     sentence = "rank 2 keeps the others waiting: 18.0 ms of each 100 ms iteration, in data"
     assert texts_of(state) == [sentence]
     assert state.journal.warnings == 1
-    assert bottleneck(state, Throughput.of(state)) == "rank-2-bound"
+    assert find_bottleneck(state, Throughput.of(state)) == "rank-2-bound"
     state = begun(2)
     bindings = {b.hook: str(b.id) for b in plan().bindings if b.point == "after_train_iter"}
     every = dict.fromkeys(bindings.values(), 1_000_000)
@@ -112,7 +112,7 @@ def test_samples_a_second_are_those_of_all_ranks() -> None:
 def test_no_rank_is_judged_while_nobody_trains_nor_by_the_forward_pass_but_under_fsdp() -> None:
     state = begun(2)
     train(state, range(1, 20), {}, {"data": 18.0})
-    train(state, range(20, 20 + int(2 * WINDOW)), {"iters": 0, "it": 190}, {"iters": 0, "it": 190})
+    train(state, range(20, 20 + int(2 * WINDOW_SECONDS)), {"iters": 0, "it": 190}, {"iters": 0, "it": 190})
     assert state.ranks.straggler is not None
     assert len(texts_of(state)) == 1
     for strategy, found in (("fsdp", 1), ("ddp", None)):
@@ -169,14 +169,14 @@ def test_an_error_of_any_rank_is_seen_at_once_and_the_first_one_is_why_the_run_f
     assert [(entry.source, entry.text) for entry in state.journal if entry.kind == "error"] == [
         ("rank 2", "ends the run: ValueError: bad label")
     ]
-    stalled = examine(state, "alive", 5.0 + PATIENCE)
+    stalled = assess_health(state, "alive", 5.0 + PATIENCE)
     assert stalled.condition == "stalled"
     assert stalled.sentence.endswith("; failed: rank 2, iteration 5: ValueError: bad label")
     for rank, text in ((0, "connection closed by peer"), (1, "connection closed by peer")):
         state.apply({**ERROR, "t": 6.0 + rank, "type": "RuntimeError", "text": text, "traceback": ""}, rank)
     assert state.journal.errors == 2, "of what follows from it, one"
     state.apply(end(8.0, 40, 0, status="interrupted", exit=143, reason="SIGTERM"))  # type: ignore[arg-type]
-    ended = examine(state, "gone", 9.0)
+    ended = assess_health(state, "gone", 9.0)
     assert ended.condition == "failed"
     assert ended.sentence == "failed: rank 2, iteration 5: ValueError: bad label"
 
@@ -226,12 +226,12 @@ def test_a_log_that_comes_late_and_one_that_lags_are_taken_when_they_come(tmp_pa
     assert sorted(live.state.ranks.of) == [0, 1]
     assert live.state.ranks.silent.keys() == {2}
     append_rank(run, 2, 3, upto=60, synthetic=False)
-    lines = run.events_of(2).read_bytes().splitlines(keepends=True)
-    run.events_of(2).write_bytes(b"".join(lines[:-1]) + lines[-1][:50])
+    lines = run.find_events_path(2).read_bytes().splitlines(keepends=True)
+    run.find_events_path(2).write_bytes(b"".join(lines[:-1]) + lines[-1][:50])
     live.read_all()
     assert live.state.ranks.silent == {}
     before = live.state.ranks.of[2].now
-    with run.events_of(2).open("ab") as file:
+    with run.find_events_path(2).open("ab") as file:
         file.write(lines[-1][50:])
     live.read_all()
     assert live.state.ranks.of[2].now > before
@@ -245,7 +245,7 @@ def test_of_another_ranks_long_log_new_frames_are_read(tmp_path: Path, monkeypat
     for rank in (0, 1):
         begin = {"k": "run", "t": 0.0, "it": 0, "ep": 0, "device": "cpu", "rank": rank, "world": 2}
         append(run, [begin, *frames], rank=rank)
-    assert run.events_of(1).stat().st_size > 2 * log_reader.RECENT_BYTES
+    assert run.find_events_path(1).stat().st_size > 2 * log_reader.RECENT_BYTES
     live = read(run)
     first, other = live.state.ranks.of[0], live.state.ranks.of[1]
     assert other.minute.sums == first.minute.sums
@@ -273,12 +273,12 @@ LATE = {2: 0.2}
 def test_a_stalled_run_names_the_rank_and_the_hook_it_is_stuck_in() -> None:
     state, planned = state_at(world=4), plan()
     ema = next(binding for binding in planned.bindings if binding.hook == "ema")
-    stuck = examine(state, "alive", state.now + 60, planned, {0: (-1, 60.0), 2: (ema.id, 60.0)})
+    stuck = assess_health(state, "alive", state.now + 60, planned, {0: (-1, 60.0), 2: (ema.id, 60.0)})
     assert stuck.sentence == f'rank 2: 60 s inside "ema" at {ema.point}'
     waits = {0: (ema.id + 1, 60.0), 1: (ema.id + 1, 60.0), 2: (ema.id, 60.0)}
-    again = examine(state, "alive", state.now + 60, planned, waits)
+    again = assess_health(state, "alive", state.now + 60, planned, waits)
     assert again.sentence == stuck.sentence, "the others are where they wait for it"
-    either = examine(state, "alive", state.now + 60, planned, {0: waits[0], 2: waits[2]})
+    either = assess_health(state, "alive", state.now + 60, planned, {0: waits[0], 2: waits[2]})
     assert 'rank 0: 60 s inside "schedule"' in either.sentence
     assert 'rank 2: 60 s inside "ema"' in either.sentence
 
@@ -289,7 +289,7 @@ def test_plain_lines_tell_of_the_ranks_only_what_matters(tmp_path: Path) -> None
     append(run, [{**MESSAGE, "t": BEGAN + 20, "text": "slow disk"}, error], rank=3)
     check_golden("monitor/plain-ranks.txt", plain_lines(run).replace(str(run.path), "RUN"))
     out = io.StringIO()
-    assert plain.follow_json(run, out) == 0
+    assert plain.print_records(run, out) == 0
     assert out.getvalue() == run.events.read_text(), "raw lines are those of rank 0"
 
 

@@ -13,13 +13,13 @@ from textual.pilot import Pilot
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.app import MonitorApp, pages_of_actions
+from hookflow.monitor.app import MonitorApp, list_pages_of_actions
 from hookflow.monitor.screens.help import HelpScreen
 from hookflow.monitor.screens.metrics import MetricsScreen
 from hookflow.monitor.screens.overview import OverviewScreen
 from hookflow.monitor.screens.system import SystemScreen
 from hookflow.monitor.settings import Preferences, Settings, load, path_of
-from hookflow.monitor.style import STYLES, THEMES, ThemeName, use
+from hookflow.monitor.style import STYLES, THEME_PALETTES, ThemeName, use
 from hookflow.monitor.widgets.log_tail import LogTail
 from tests.conftest import hookflow_here
 from tests.monitor.shown import Visit, press, screen_text, visit
@@ -52,17 +52,17 @@ def test_the_file_is_where_the_standard_says(monkeypatch: pytest.MonkeyPatch) ->
 
 def load_settings() -> Preferences:
     """Return the settings in the user's file, with the actions that there are."""
-    return load(pages_of_actions())
+    return load(list_pages_of_actions())
 
 
 def test_a_file_may_be_missing_or_empty_or_give_a_key_to_actions_of_two_pages(file: Path) -> None:
-    assert load_settings().settings.keymap() == {}
+    assert load_settings().settings.make_keymap() == {}
     file.write_text("")
     assert load_settings().path == file
     file.write_text('[keys]\nsmooth = "w"\nlevel = "w"\nfreeze = "w"\n')
-    assert load_settings().settings.keymap() == {"smooth": "w", "level": "w", "freeze": "w"}
+    assert load_settings().settings.make_keymap() == {"smooth": "w", "level": "w", "freeze": "w"}
     file.write_text('keys.level = ["a", "A", "ü", "[", "+", "f12", "ctrl+b", "alt+x", "ctrl+shift+left", "space"]')
-    assert load_settings().settings.keymap()["level"].count(",") == 9
+    assert load_settings().settings.make_keymap()["level"].count(",") == 9
 
 
 def test_keys_of_the_user_come_before_those_of_the_table(going: RunDir, file: Path) -> None:
@@ -201,9 +201,9 @@ def contrast(style: Style) -> float:
     return (max(ink, ground) + 0.05) / (min(ink, ground) + 0.05)
 
 
-@pytest.mark.parametrize("name", THEMES)
+@pytest.mark.parametrize("name", THEME_PALETTES)
 def test_text_can_be_read(name: ThemeName) -> None:
-    assert THEMES[name].inks.keys() == THEMES["dark"].inks.keys()
+    assert THEME_PALETTES[name].inks.keys() == THEME_PALETTES["dark"].inks.keys()
     use(name)
     weak = {meaning: round(contrast(STYLES[meaning]), 2) for meaning in READ if contrast(STYLES[meaning]) < 4.5}
     assert not weak
@@ -211,7 +211,7 @@ def test_text_can_be_read(name: ThemeName) -> None:
 
 
 @pytest.mark.parametrize("blindness", BLINDNESS)
-@pytest.mark.parametrize("name", THEMES)
+@pytest.mark.parametrize("name", THEME_PALETTES)
 def test_colours_can_be_told_apart(name: ThemeName, blindness: str) -> None:
     use(name)
     seen = {}
@@ -234,7 +234,7 @@ def grounds_of(app: MonitorApp) -> set[str]:
 
 
 def test_a_key_goes_to_the_next_theme(going: RunDir) -> None:
-    of_themes = {theme.ground for theme in THEMES.values()}
+    of_themes = {theme.ground for theme in THEME_PALETTES.values()}
     grounds = []
 
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
@@ -243,12 +243,12 @@ def test_a_key_goes_to_the_next_theme(going: RunDir) -> None:
             grounds.append((app.preferences.settings.theme, grounds_of(app) & of_themes))
 
     visit(going, do)
-    assert grounds == [(name, {THEMES[name].ground}) for name in ("light", "colour-blind", "dark")]
+    assert grounds == [(name, {THEME_PALETTES[name].ground}) for name in ("light", "colour-blind", "dark")]
 
 
 @pytest.mark.parametrize("page", ["1", "2", "3", "5", "7", "i"])
 def test_a_page_has_the_grounds_of_its_theme_alone(going: RunDir, page: str) -> None:
-    palette = THEMES["light"]
+    palette = THEME_PALETTES["light"]
     inks = {style.split(" on ")[1] for style in palette.inks.values() if " on " in style}
 
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from hookflow.events.now import NOWHERE
+from hookflow.events.now import NO_BINDING
 from hookflow.events.packing import bin_of
 from hookflow.events.reading import read_record
-from hookflow.events.records import KINDS, VERSION
-from hookflow.monitor.durations import WINDOW, CallTiming
-from hookflow.monitor.health import PATIENCE, PATIENCE_AT_FIRST, REMOTE_DELAY, examine
+from hookflow.events.records import RECORD_KINDS, VERSION
+from hookflow.monitor.durations import WINDOW_SECONDS, CallTiming
+from hookflow.monitor.health import PATIENCE, PATIENCE_AT_FIRST, REMOTE_DELAY, assess_health
 from hookflow.monitor.state import RunState
-from hookflow.monitor.throughput import Throughput, TimeLeft, bottleneck, costliest, share
+from hookflow.monitor.throughput import Throughput, TimeLeft, find_bottleneck, find_costliest_hooks, share
 from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan, record
 
 
@@ -74,7 +74,7 @@ def test_shares_are_of_the_last_minute_and_no_hook_costs_more_than_all() -> None
     for each in log:
         state.apply(each)
         pace = Throughput.of(state)
-        parts = [taken for _, taken in costliest(state, plan(), pace)]
+        parts = [taken for _, taken in find_costliest_hooks(state, plan(), pace)]
         assert sum(parts) == pytest.approx(pace.phases["hooks"])
         assert sum(pace.phases.values()) == pytest.approx(1.0 if pace.whole else 0.0)
 
@@ -109,11 +109,11 @@ def test_the_last_minute_stays_on_the_clock_and_forgets_what_was_before() -> Non
     for second in range(300):
         timing.add(second, second, entry(1_000_000 if second < 200 else 20_000_000))
     assert timing.totals().percentile(0.5) == pytest.approx(1e6, rel=0.2)
-    assert timing.totals(299 - WINDOW).percentile(0.5) == pytest.approx(20e6, rel=0.2)
-    assert (timing.totals().count, timing.totals(299 - WINDOW).count) == (300, WINDOW)
+    assert timing.totals(299 - WINDOW_SECONDS).percentile(0.5) == pytest.approx(20e6, rel=0.2)
+    assert (timing.totals().count, timing.totals(299 - WINDOW_SECONDS).count) == (300, WINDOW_SECONDS)
     for second, ns in ((300, 10**9), (301, 30_000_000), (350, 20_000_000)):
         timing.add(second, second, entry(ns))
-        assert timing.totals(second - WINDOW).longest == 10**9
+        assert timing.totals(second - WINDOW_SECONDS).longest == 10**9
     assert timing.totals(300).longest == 30_000_000, "the longest has left"
     assert (timing.totals(302).count, timing.totals(302).total, timing.totals(302).longest) == (1, 20e6, 20e6)
     assert timing.totals(360).count == 0
@@ -146,7 +146,7 @@ def test_memory_is_bounded_however_long_the_run() -> None:
     for step in range(20_000):
         timing.add(step, step, entry(100 + step % 7))
         state.journal.add(step, "info" if step else "error", "test", "text")
-    assert len(timing._window.entries) + len(timing._uncounted) <= 4 * WINDOW
+    assert len(timing._window.entries) + len(timing._uncounted) <= 4 * WINDOW_SECONDS
     assert len(list(state.journal)) == state.journal.LIMIT + 1
     assert next(iter(state.journal)).kind == "error", "what is wrong stays"
 
@@ -192,7 +192,7 @@ def test_a_resumed_run_walks_its_stretch_again_and_has_the_best_up_to_there() ->
 
 
 def test_every_kind_of_record_is_handled_and_a_later_version_is_warned_of() -> None:
-    assert [kind for kind in KINDS if not hasattr(RunState, f"_on_{kind}")] == []
+    assert [kind for kind in RECORD_KINDS if not hasattr(RunState, f"_on_{kind}")] == []
     state = folded([{**records()[0], "version": VERSION + 1}])
     warning = next(entry.text for entry in state.journal if entry.trouble)
     assert warning.endswith(f"reads format {VERSION}: what is new in it is not shown")
@@ -254,9 +254,9 @@ def test_the_time_left_counts_what_validation_takes_and_the_bottleneck_names_wha
         state = RunState()
         state.first.minute.add(1.0, phases, entry(100), 8, 0)
         state.now = 1.0
-        assert bottleneck(state, Throughput.of(state)) == word
+        assert find_bottleneck(state, Throughput.of(state)) == word
     state = folded(records(20.0))
-    assert costliest(state, plan(), Throughput.of(state))[0][0] == "ema"
+    assert find_costliest_hooks(state, plan(), Throughput.of(state))[0][0] == "ema"
 
 
 @pytest.mark.parametrize(("etas", "left"), [((20, 44), "20–44 s"), ((420, 840), "7–14 min"), ((8000, 8100), "2.2 h")])
@@ -276,7 +276,7 @@ def test_frames_without_progress_are_no_sign_of_life() -> None:
     for _ in range(400):
         going.apply(still._frame("train", going.batch, going.batches, {}))
     assert going.moved == before
-    assert examine(going, "alive", going.now).condition == "stalled"
+    assert assess_health(going, "alive", going.now).condition == "stalled"
 
 
 def test_the_condition_is_what_the_process_and_the_log_say() -> None:
@@ -296,7 +296,7 @@ def test_the_condition_is_what_the_process_and_the_log_say() -> None:
         (paused, "gone", 0.0, "lost"),
         (over, "gone", 0.0, "finished"),
     ):
-        assert examine(state, life, state.now + seconds).condition == condition  # type: ignore[arg-type]
-    assert examine(over, "remote", over.now).over
-    inside = examine(going, "alive", going.now + 60, plan(), {0: (NOWHERE, 60.0)})
+        assert assess_health(state, life, state.now + seconds).condition == condition  # type: ignore[arg-type]
+    assert assess_health(over, "remote", over.now).over
+    inside = assess_health(going, "alive", going.now + 60, plan(), {0: (NO_BINDING, 60.0)})
     assert (inside.condition, "not inside a hook" in inside.sentence) == ("stalled", True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookflow.pipeline.condition import LONGEST, ConditionError, parse_condition
+from hookflow.pipeline.condition import MAX_CONDITION_LENGTH, ConditionError, parse_condition
 from tests.support.golden_files import check_cases
 
 VALUES = {"loss": 2.0, "lr": 0.5, "nan": math.nan, "epoch": 3.0, "iter": 7.0, "train/loss": 9.0, "metrics.loss": 4.0}
@@ -33,7 +33,7 @@ VALUES = {"loss": 2.0, "lr": 0.5, "nan": math.nan, "epoch": 3.0, "iter": 7.0, "t
         ("2 ** 1e9 > 1e300 and isnan((-8) ** 0.5)", True),
         ("0x" + "f" * 280 + " > 1e308", True),
         ("\n  loss\n  > 1\n", True),
-        ("-" * (LONGEST - 9) + "loss > -2", False),
+        ("-" * (MAX_CONDITION_LENGTH - 9) + "loss > -2", False),
     ],
 )
 def test_what_it_means(text: str, holds: bool) -> None:
@@ -60,7 +60,9 @@ def test_what_is_refused_is_named_with_its_column() -> None:
     check_cases("conditions.txt", told)
 
 
-@pytest.mark.parametrize("text", ["(" * 250 + "1" + ")" * 250, "1 > \0", "loss > 1 " + "and loss > 1 " * LONGEST])
+@pytest.mark.parametrize(
+    "text", ["(" * 250 + "1" + ")" * 250, "1 > \0", "loss > 1 " + "and loss > 1 " * MAX_CONDITION_LENGTH]
+)
 def test_too_much_is_refused_too(text: str) -> None:
     with pytest.raises(ConditionError):
         parse_condition(text)

@@ -19,8 +19,8 @@ from hookflow.pipeline import references
 from hookflow.pipeline.layers import MOST_BYTES
 from hookflow.pipeline.load import load, missing_components
 from hookflow.runner.process.launch import new_run
-from hookflow.text import SHOWN, Excerpt, printable, wrapped, wrapped_phrases
-from hookflow.user_code import explained, innermost
+from hookflow.text import EXCERPT_WIDTH, LineExcerpt, make_printable, wrapped, wrapped_phrases
+from hookflow.user_code import describe_error, find_innermost_line
 from tests.conftest import TESTS, TOY, circle
 from tests.support.corruption import seeds
 
@@ -58,7 +58,7 @@ def test_a_problem_shows_the_line_that_the_user_wrote(tmp_path: Path) -> None:
     ],
 )
 def test_the_place_is_marked_cell_by_cell(line: str, column: int, shown: str, mark: str) -> None:
-    excerpt = Excerpt.around(line, column)
+    excerpt = LineExcerpt.around(line, column)
     assert excerpt.text == shown
     assert " " * excerpt.indent + "^" * excerpt.width == mark
 
@@ -66,8 +66,8 @@ def test_the_place_is_marked_cell_by_cell(line: str, column: int, shown: str, ma
 @pytest.mark.parametrize("column", [0, 95, 206])
 def test_a_long_line_is_cut_around_the_place(column: int) -> None:
     line = "x = { " + ", ".join(f"k{n} = {n}" for n in range(10, 40)) + " }"
-    excerpt = Excerpt.around(line, column)
-    assert len(excerpt.text) <= SHOWN
+    excerpt = LineExcerpt.around(line, column)
+    assert len(excerpt.text) <= EXCERPT_WIDTH
     assert excerpt.text.endswith("…") or line.endswith(excerpt.text[-30:])
     assert excerpt.text.startswith("…") or line.startswith(excerpt.text[:30])
     if column:
@@ -84,7 +84,7 @@ def test_the_nearest_name_is_found_whatever_its_case_and_where_none_is_near_all_
 
 @given(st.lists(st.text(), max_size=4), st.integers(2, 30))
 def test_wrapped_lines_keep_every_character_within_their_width(texts: list[str], width: int) -> None:
-    phrases = [printable(text) for text in texts]
+    phrases = [make_printable(text) for text in texts]
     for lines in (wrapped(" ".join(phrases), width), wrapped_phrases(phrases, width)):
         assert all(cell_len(line) <= width for line in lines)
         assert "".join(lines).replace(" ", "") == "".join(phrases).replace(" ", "")
@@ -94,16 +94,18 @@ def test_of_what_pytorch_raises_the_line_that_called_it_is_named() -> None:
     """Also of a worker of a loader: its traceback comes as a text, a note of the exception."""
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
         torch.nn.Linear(2, 2)(torch.ones(1, 3))  # here
-    file, _, line = innermost("".join(traceback.format_exception(caught.value))).rpartition(":")
+    file, _, line = find_innermost_line("".join(traceback.format_exception(caught.value))).rpartition(":")
     assert file == __file__
     assert Path(file).read_text().splitlines()[int(line) - 1].endswith("# here")
     outer = 'Traceback\n  File "/x/lib/python3.11/site-packages/torch/utils.py", line 3, in reraise\n'
     worker = (
         'WorkerError: worker 0: no\nOriginal Traceback:\n  File "/home/me/data.py", line 9, in __getitem__\n    no\n'
     )
-    assert innermost(outer + worker) == "/home/me/data.py:9"
-    assert innermost(outer) == "/x/lib/python3.11/site-packages/torch/utils.py:3", "where no frame is the user's"
-    assert innermost("nothing was raised") == ""
+    assert find_innermost_line(outer + worker) == "/home/me/data.py:9"
+    assert find_innermost_line(outer) == "/x/lib/python3.11/site-packages/torch/utils.py:3", (
+        "where no frame is the user's"
+    )
+    assert find_innermost_line("nothing was raised") == ""
 
 
 class OddError(Exception):
@@ -135,7 +137,7 @@ def test_an_exception_is_explained_by_its_causes(outer: Exception, cause: Except
         caught.__suppress_context__ = cause is not None
         if cause and caught.args:
             cause.__context__ = caught  # which closes a cycle
-        lines = [line for line in explained(caught) if not line.startswith("at ")]
+        lines = [line for line in describe_error(caught) if not line.startswith("at ")]
     assert len(lines) == len(wanted)
     assert all(map(str.startswith, lines, wanted))
 

@@ -12,7 +12,7 @@ from hookflow.errors import Problem, UserError, Where
 from hookflow.pipeline.json_schema import all_keys, find_key
 from hookflow.pipeline.layers import file_form
 from hookflow.pipeline.load import Loaded, dump, load, parse
-from hookflow.pipeline.use import import_file, imported_files, module_file, refer
+from hookflow.pipeline.use import import_file, list_run_files, module_file, resolve_use
 from tests.support.golden_files import check_cases
 
 BASE = """\
@@ -199,7 +199,7 @@ SHORT = {"path": "pathlib:Path", "parts": "pathlib:PurePath.parts"}
 
 def failure(use: str, base: Path = Path()) -> str:
     with pytest.raises(UserError) as caught:
-        refer(use, base, HERE, SHORT)
+        resolve_use(use, base, HERE, SHORT)
     (problem,) = caught.value.problems
     assert problem.where == HERE
     return str(problem)
@@ -211,11 +211,13 @@ def test_a_name_of_each_form_is_found(tmp_path: Path) -> None:
         "@dataclass  # which looks its module up\nclass A:\n    class B:\n        pass\n"
     )
     (tmp_path / "sub").mkdir()
-    assert refer("path", tmp_path, None, SHORT) is Path
-    assert refer("pathlib:Path", tmp_path, None) is Path
-    assert refer("builtins:print", tmp_path, None) is print
-    assert refer("./mine.py:A.B", tmp_path, None).__qualname__ == "A.B"
-    assert refer("../mine.py:A", tmp_path / "sub", None) is refer("./mine.py:A", tmp_path, None), "imported once"
+    assert resolve_use("path", tmp_path, None, SHORT) is Path
+    assert resolve_use("pathlib:Path", tmp_path, None) is Path
+    assert resolve_use("builtins:print", tmp_path, None) is print
+    assert resolve_use("./mine.py:A.B", tmp_path, None).__qualname__ == "A.B"
+    assert resolve_use("../mine.py:A", tmp_path / "sub", None) is resolve_use("./mine.py:A", tmp_path, None), (
+        "imported once"
+    )
 
 
 def test_a_folder_without_init_within_a_package_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +246,7 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
     path = list(sys.path)
 
     def referred(use: str, folder: str) -> Any:
-        return refer(use, tmp_path / folder, None)
+        return resolve_use(use, tmp_path / folder, None)
 
     assert referred("./first.py:NAME", "one") == "one"
     assert referred("./first.py:late", "one")() is referred("./first.py:Net", "one")
@@ -298,7 +300,7 @@ def test_a_failed_import_is_shown_once_for_all_places_that_need_it(tmp_path: Pat
     problems = []
     for line in (3, 5, 7):
         with pytest.raises(UserError) as caught:
-            refer("./mine.py:X", tmp_path, Where("p.toml", line))
+            resolve_use("./mine.py:X", tmp_path, Where("p.toml", line))
         problems += UserError(caught.value.problems).problems
     hint = f"or y\n    at {tmp_path}/mine.py:3: raise late"
     shown = UserError([*problems, Problem("other"), Problem("other")])
@@ -309,9 +311,9 @@ def test_a_failed_import_is_shown_once_for_all_places_that_need_it(tmp_path: Pat
 def test_a_file_that_is_gone_is_left_out_of_what_other_processes_import(tmp_path: Path) -> None:
     (file := tmp_path / "gone.py").touch()
     import_file(file, str(file), None)
-    assert str(file) in imported_files()
+    assert str(file) in list_run_files()
     file.unlink()
-    assert str(file) not in imported_files()
+    assert str(file) not in list_run_files()
 
 
 def refused_merge(built_on: Load, child: str, **files: str) -> Problem:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.errors import UserError, Where
 from hookflow.graph.plan import Plan
-from hookflow.graph.schedule import Length, forecast
+from hookflow.graph.schedule import Length, compute_forecasts
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline import amounts
 from hookflow.pipeline import load as load_module
@@ -548,5 +548,5 @@ def test_a_hook_table_is_interpolated_validated_and_parsed_once(monkeypatch: pyt
     table = "\n".join([*lines, 'every = "7it"', 'from = "9it"'])
     loaded = parse(f"{circle('seed = 1', 'max_iters = 20')}\n{table}\n", Path("p.toml"))
     plan = compile_pipeline(loaded)
-    forecast(plan, Length.of(loaded.pipeline))
+    compute_forecasts(plan, Length.of(loaded.pipeline))
     assert [calls.count(each) for each in ("interpolated", "validated", "parsed 7it", "parsed 9it")] == [1, 1, 1, 1]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hookflow.cli.observe_report import with_key
 from hookflow.errors import Where
-from hookflow.pipeline.source_map import SourceMap, dotted, split_key
+from hookflow.pipeline.source_map import SourceMap, format_key, split_key
 
 KEYS = ("a", "b-1", "0", "c.d", "e f", 'q"uote', "é", "a#b=[")
 MARK = re.compile(r"mark\d+")
@@ -134,7 +134,7 @@ def test_a_value_put_elsewhere_takes_all_below_it_along() -> None:
 
 @given(st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=3).map(tuple))
 def test_a_key_is_written_so_that_it_is_read_back(key: tuple[str, ...]) -> None:
-    assert split_key(f"{dotted(key)} = x = y ") == (key, "x = y")
+    assert split_key(f"{format_key(key)} = x = y ") == (key, "x = y")
 
 
 @pytest.mark.parametrize("text", ["", "a", "a.", ".a=1", "a b=1", "=1", '"a=1', "é=1"])

@@ -14,7 +14,7 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.pipeline.registry import MODELS, TASKS, Registry, installed
+from hookflow.pipeline.registry import MODEL_REGISTRY, TASK_REGISTRY, Registry, list_installed
 from hookflow.runner.process.launch import prepare
 from tests.conftest import records
 
@@ -62,10 +62,10 @@ def plugin(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     """Let this process see the installed package, and return a pipeline that uses all of it by short names."""
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.chdir(tmp_path)
-    installed.cache_clear()
+    list_installed.cache_clear()
     (tmp_path / "spiral.toml").write_text(PIPELINE)
     yield tmp_path / "spiral.toml"
-    installed.cache_clear()
+    list_installed.cache_clear()
     sys.modules.pop("hookflow_spiral", None)
 
 
@@ -84,7 +84,7 @@ def test_a_run_takes_each_kind_by_its_short_name(plugin: Path, train_here: Calla
     (run,) = records(run_dir, "run")
     assert run["model"] == "SpiralNet"
     assert run["data"]["train"]["examples"] == 128  # type: ignore[index]
-    registry = Registry("task", TASKS.group, {"which_spiral": "hookflow.zoo.tasks:Regression"})
+    registry = Registry("task", TASK_REGISTRY.group, {"which_spiral": "hookflow.zoo.tasks:Regression"})
     assert registry.find("which_spiral", Path(), None).__name__ == "Regression", "what is built in takes precedence"
     assert registry.clash(*registry.offered()).startswith("hidden by the built-in task of that name")
 
@@ -115,14 +115,14 @@ def test_a_name_that_two_packages_offer_is_refused_by_both_of_them(plugin: Path,
     try:
         (second / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 2.0\n")
         (second / "entry_points.txt").write_text("[hookflow.models]\nspiral_net = other:Net\n")
-        installed.cache_clear()
+        list_installed.cache_clear()
         with pytest.raises(UserError) as caught:
             hookflow("check", "spiral.toml")
         message, *_, hint = str(caught.value).splitlines()
         assert message == 'spiral.toml:8:1: "spiral_net" is ambiguous: 2 models of installed packages match'
         assert hint == '    write "hookflow_spiral:SpiralNet" (hookflow-spiral 0.3.1) or "other:Net" (other 2.0)'
         with pytest.raises(UserError, match='"spiral_net" is ambiguous'):
-            MODELS.find("spiral_net", Path(), None)
+            MODEL_REGISTRY.find("spiral_net", Path(), None)
         assert "several packages offer that name" in hookflow("explain", "hooks")
     finally:
         shutil.rmtree(second)

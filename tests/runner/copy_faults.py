@@ -15,7 +15,7 @@ from typing import Any
 
 from hookflow.runner.checkpoint import destinations
 from hookflow.runner.checkpoint.destinations import LocalFolder
-from hookflow.runner.checkpoint.manifest import damage
+from hookflow.runner.checkpoint.manifest import find_damage
 
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.copytree", "shutil.rmtree", "ctypes.dlsym"}
 NEEDS_ROOM = {"open", "os.mkdir"}
@@ -65,7 +65,7 @@ def put_with_fault(newer: Path, place: Path, step: int, fault: str) -> int:
 
 def whole_copies(place: Path) -> list[Path]:
     beside = [*place.parent.glob(f".{place.name}.{MARK}.*")]
-    return [path for path in (place, *beside) if path.exists() and not damage(path)]
+    return [path for path in (place, *beside) if path.exists() and not find_damage(path)]
 
 
 def faults(older: Path, newer: Path, place: Path, fault: str, exchanges: bool) -> Iterator[str]:
@@ -86,7 +86,7 @@ def faults(older: Path, newer: Path, place: Path, fault: str, exchanges: bool) -
             yield f"{fault} at step {step}: left {left}"
         LocalFolder(place, MARK).put(newer)
         there = sorted(path.name for path in place.parent.iterdir())
-        if there != [place.name] or damage(place) or (place / "manifest.json").read_bytes() != manifest_of(newer):
+        if there != [place.name] or find_damage(place) or (place / "manifest.json").read_bytes() != manifest_of(newer):
             yield f"{fault} at step {step}: a second copy does not mend it: {there}"
         step += 1
     if step < 4:

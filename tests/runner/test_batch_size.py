@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
-from hookflow.pipeline.values import limited_batches
+from hookflow.pipeline.values import compute_num_batches
 from hookflow.runner.data.batches import BatchSizes, data_info, size_of
 from hookflow.runner.data.source import Batches, LimitedSource, RepeatedSource, as_source
 from hookflow.runner.data.workers import no_loader_warnings
@@ -216,7 +216,7 @@ def test_a_batch_in_the_place_of_another(detected: Trained) -> None:
     [(3, 5, 3), (9, 5, 5), ("0.1%", 49, 1), ("10%", 49, 4), ("100%", 7, 7), ("30%", 10, 3)],
 )
 def test_a_limit_is_a_number_of_batches_or_a_share_of_them(limit: int | str, batches: int, left: int) -> None:
-    assert limited_batches(limit, batches) == left
+    assert compute_num_batches(limit, batches) == left
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "0.1", "true", "'120%'", "'3ep'", "'some'"])

@@ -8,17 +8,23 @@ from typing import Any
 
 import pytest
 
-from hookflow.cli.show import page_lines
-from hookflow.graph.render.loop import rows
+from hookflow.cli.show import format_page
+from hookflow.graph.render.loop import make_rows
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.monitor.feed import Live
+from hookflow.monitor.feed import LogFollower
 from hookflow.monitor.hook_costs import row_cost
 from hookflow.monitor.iteration_trace import read_trace
 from hookflow.monitor.state import RunState as Shown
-from hookflow.monitor.throughput import Throughput, bottleneck
+from hookflow.monitor.throughput import Throughput, find_bottleneck
 from hookflow.pipeline.load import parse
 from hookflow.runner.logging import budgets, recorder, timing
-from hookflow.runner.logging.budgets import RAREST, WARM_UP, WINDOW, BudgetController, HookThrottles
+from hookflow.runner.logging.budgets import (
+    MAX_INTERVAL_FACTOR,
+    WARM_UP,
+    WINDOW_SECONDS,
+    BudgetController,
+    HookThrottles,
+)
 from hookflow.runner.process.state import RunState
 from hookflow.service.run_facts import RunFacts
 from tests.conftest import TOY, NewRun, Train, Trained, messages, records, refusal, strikes
@@ -65,9 +71,9 @@ def test_a_share_is_held_over_the_window_and_warned_of_once() -> None:
     assert warning.endswith("each, and the budget is 1%; most of it at before_optimizer_step")
     take(WARM_UP + 30, 4.0, 10, 100.0, **{CLIP: 5.0})
     assert len(warned) == 1
-    take(WARM_UP + 40, 4.0 + WINDOW, 10, 100.0, **{CLIP: 0.1})
-    take(WARM_UP + 50, 5.0 + WINDOW, 10, 100.0, **{CLIP: 0.1})
-    take(WARM_UP + 60, 6.0 + WINDOW, 10, 100.0, **{CLIP: 9.0})
+    take(WARM_UP + 40, 4.0 + WINDOW_SECONDS, 10, 100.0, **{CLIP: 0.1})
+    take(WARM_UP + 50, 5.0 + WINDOW_SECONDS, 10, 100.0, **{CLIP: 0.1})
+    take(WARM_UP + 60, 6.0 + WINDOW_SECONDS, 10, 100.0, **{CLIP: 9.0})
     assert len(warned) == 2, "it was kept in between"
 
 
@@ -133,7 +139,7 @@ def test_one_long_firing_changes_nothing_and_what_cannot_be_helped_is_warned_of(
     assert throttles.every == {"slow": 1}
     for second in range(20):
         take(WARM_UP, 9 + second, 1, 10.0, **{LOGS: (3, 60_000.0, 20_000.0)})
-    assert throttles.every == {"slow": RAREST}
+    assert throttles.every == {"slow": MAX_INTERVAL_FACTOR}
     assert [text.partition(":")[0] for text in warned] == ['hook "slow"']
 
 
@@ -155,11 +161,11 @@ def fires(run_dir: Any) -> list[object]:
 @pytest.fixture
 def asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let rank 0 ask for 1 of 4 firings as soon as it has measured at all."""
-    from hookflow.runner.logging.budgets import Change
+    from hookflow.runner.logging.budgets import FrequencyChange
 
     def take(self: Any, frame: Any) -> None:
         if frame["it"] and self._throttles.every["slow"] == 1:
-            self._throttles.ask(Change("slow", 4, "it took too long"))
+            self._throttles.ask(FrequencyChange("slow", 4, "it took too long"))
 
     monkeypatch.setattr(BudgetController, "take", take)
     monkeypatch.setattr(recorder, "QUICKEST", 0.05)
@@ -178,7 +184,7 @@ def test_it_skips_firings_from_a_safe_point_and_a_resume_on(new_run: NewRun, tra
     assert train_here(run_dir, resume=True) == 0
     assert fires(run_dir) == [it for it in range(1, 101) if it <= since or it % 4 == 0]
     assert [(each["it"], each["every"]) for each in records(run_dir, "throttle")] == [(since, 4), (80, 4)]
-    page = "\n".join(page_lines(RunFacts.read(run_dir)))
+    page = "\n".join(format_page(RunFacts.read(run_dir)))
     assert re.search(
         r"throttled now, since iteration\n +80 +slow fires 1 of 4 times that it is due: as the checkpoint", page
     )
@@ -226,13 +232,13 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_phases_and_hooks_have_their_time_on_the_device(trained: Trained, more: tuple[str, ...]) -> None:
     run = trained(*more)
-    live = Live(run)
+    live = LogFollower(run)
     live.read_all()
     assert live.plan is not None
     device, batches, pace = live.state.first.device, 2 if more else 1, Throughput.of(live.state)
     costs = {
         row.binding.hook if row.binding else row.name: row_cost(live.state, live.plan, pace, row, whole_attempt=False)
-        for row in rows(live.plan)
+        for row in make_rows(live.plan)
     }
     launched = 0.99e9 * (batches * FORWARD + HOOK)
     assert (costs["iteration"].device or 0.0) >= launched
@@ -304,7 +310,7 @@ def test_a_device_that_waits_for_launches_is_told_from_one_that_computes(
     state.first.device.add(1.0, record)
     state.first.minute.add(1.0, books.phases, books.iterations.take() or [], 8, 0)
     state.now = 1.0
-    assert bottleneck(state, Throughput.of(state)) == word
+    assert find_bottleneck(state, Throughput.of(state)) == word
 
 
 def test_a_trace_has_the_device_on_a_track_of_its_own(trained: Trained, tmp_path: Path) -> None:

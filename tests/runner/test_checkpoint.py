@@ -24,14 +24,14 @@ import torch
 from hookflow.errors import UserError
 from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manifest import (
-    MANIFEST,
-    TRAINING,
+    MANIFEST_FILE,
+    TRAINING_FILE,
     VERSION,
-    damage,
+    find_damage,
+    find_newest_good,
     is_valid_alias,
-    newest_good,
+    make_sealed_text,
     read_manifest,
-    seal,
 )
 from hookflow.runner.checkpoint.store import AbandonedError, CheckpointStore, read
 from tests.conftest import Train, Trained, messages, records
@@ -54,7 +54,7 @@ def test_what_is_saved_is_counted_closed_and_alone_read(store: CheckpointStore) 
     process = psutil.Process()
     before = process.num_fds()
     saved = store.save({"model": {}, "more": [7]}, ["last"], {"it": 7})
-    assert saved.bytes == sum((saved.path / name).stat().st_size for name in ("model.pt", TRAINING))
+    assert saved.bytes == sum((saved.path / name).stat().st_size for name in ("model.pt", TRAINING_FILE))
     assert process.num_fds() <= before
     assert read(save(store, 7)) == {"model": {"w": pytest.approx(torch.tensor([7.0, 7.0]))}, "more": [7]}
     path = save(store, 1)
@@ -66,7 +66,7 @@ def test_each_byte_is_read_once(store: CheckpointStore) -> None:
     state = {"model": {"w": torch.rand(1 << 20)}, "optimizer": [torch.rand(1 << k) for k in range(20)], "more": [1]}
     saved = store.save(state, [], {"it": 1, "ep": 0})
     before = psutil.Process().io_counters().read_chars
-    path, _ = newest_good(store.all(), store.load)
+    path, _ = find_newest_good(store.all(), store.load)
     assert path == saved.path
     assert_same(store.take(path, torch.device("cpu"), None), state)
     assert saved.bytes <= psutil.Process().io_counters().read_chars - before < 1.01 * saved.bytes
@@ -76,7 +76,7 @@ def test_damaged_ones_make_room_and_do_not_count(store: CheckpointStore) -> None
     one, two, nine = (save(store, it) for it in (1, 2, 9))
     (nine / "model.pt").write_bytes(b"")
     again = CheckpointStore(store.folder)
-    assert newest_good(again.all())[0] == two
+    assert find_newest_good(again.all())[0] == two
     three = save(again, 3)
     again.prune(keep=2)
     assert again.all() == [three, two]
@@ -106,7 +106,7 @@ def test_of_a_checkpoint_on_another_disk_retention_removes_the_link_alone(
     store.prune(keep=2)
     assert store.all() == [newest, new, best], "a linked one with a name stays"
     assert not old.is_symlink()
-    assert [damage(place) for place in places] == ["", ""], "what is linked is left alone"
+    assert [find_damage(place) for place in places] == ["", ""], "what is linked is left alone"
     assert_same(read(best)["model"]["w"], torch.ones(2))
     store.rewind(new, forget=True)
     assert store.all() == [new, best]
@@ -136,7 +136,7 @@ def test_checkpoints_none_of_which_is_whole_are_no_reason_to_begin_anew(store: C
         r"(?s)it00000002 cannot be used .*model.pt is missing.*once .* is moved away, a resume starts at the beginning"
     )
     with pytest.raises(UserError, match=wrong):
-        newest_good(store.all())
+        find_newest_good(store.all())
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -157,7 +157,7 @@ def test_a_write_that_is_called_off_leaves_nothing(store: CheckpointStore) -> No
     with pytest.raises(AbandonedError):
         save(store, 2, "last")
     assert sorted(path.name for path in store.folder.iterdir()) == ["it00000001", "last"]
-    assert newest_good(store.all())[0] == first
+    assert find_newest_good(store.all())[0] == first
 
 
 def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path
     for copy in copies.values():
         left = CheckpointStore(copy)
         left.clear_leftovers()
-        good, passed_over = newest_good(left.all())
+        good, passed_over = find_newest_good(left.all())
         assert good is not None
         assert not passed_over, "what is not whole bears no name of a checkpoint"
-        assert all(not damage(path) for path in left.names().values())
+        assert all(not find_damage(path) for path in left.names().values())
         result.add(good.name)
         newest = save(left, 4, "last")
         left.prune(keep=1)
@@ -210,7 +210,7 @@ def test_a_hook_may_ask_for_a_checkpoint_anywhere(trained: Trained) -> None:
     saved = {name for record in records(run_dir, "checkpoint") for name in record["names"]}  # type: ignore[attr-defined]
     assert saved & points == points - {"after_load_checkpoint", "on_exception", "after_run"}
     assert len([text for text in messages(run_dir) if "request ignored" in text]) == 1
-    assert not [path for path in CheckpointStore(run_dir.checkpoints).all() if damage(path)]
+    assert not [path for path in CheckpointStore(run_dir.checkpoints).all() if find_damage(path)]
 
 
 def test_a_name_that_no_checkpoint_can_go_by_is_refused(trained: Trained) -> None:
@@ -250,19 +250,19 @@ def test_what_is_not_refused_reads_back_and_a_metric_may_be_no_number(store: Che
     state = {"model": {}, "hooks": OrderedDict(plain), "more": {1: plain, (2, "x"): []}}
     assert read(store.save(state, [], {"it": 1, "ep": 0}).path).keys() == state.keys()
     path = store.save({"model": {}, "more": [1]}, ["last"], {"it": 1, "ep": 0, "metrics": {"loss": float("nan")}}).path
-    assert damage(path) == ""
+    assert find_damage(path) == ""
     assert math.isnan(read_manifest(path)["metrics"]["loss"])
 
 
 def changed(path: Path, **change: Any) -> None:
-    manifest = path / MANIFEST
-    manifest.write_text(seal(json.loads(manifest.read_text()) | change))
+    manifest = path / MANIFEST_FILE
+    manifest.write_text(make_sealed_text(json.loads(manifest.read_text()) | change))
 
 
 def without(path: Path, key: str) -> None:
-    manifest = json.loads((path / MANIFEST).read_text())
+    manifest = json.loads((path / MANIFEST_FILE).read_text())
     del manifest[key]
-    (path / MANIFEST).write_text(seal(manifest))
+    (path / MANIFEST_FILE).write_text(make_sealed_text(manifest))
 
 
 def flip(path: Path) -> None:
@@ -282,32 +282,32 @@ def loop(path: Path) -> None:
     [
         (lambda path: (path / "model.pt").write_bytes((path / "model.pt").read_bytes()[:-9]), "bytes instead of"),
         (lambda path: flip(path / "model.pt"), "model.pt is not what was written"),
-        (lambda path: flip(path / TRAINING), "training.pt is not what was written"),
-        (lambda path: (path / TRAINING).unlink(), "training.pt is missing"),
-        (lambda path: (path / MANIFEST).unlink(), "manifest.json is missing"),
-        (lambda path: (path / MANIFEST).write_text("{}"), "manifest.json is no manifest"),
-        (lambda path: (path / MANIFEST).write_bytes(b"\xff\xfe"), "manifest.json is no manifest"),
+        (lambda path: flip(path / TRAINING_FILE), "training.pt is not what was written"),
+        (lambda path: (path / TRAINING_FILE).unlink(), "training.pt is missing"),
+        (lambda path: (path / MANIFEST_FILE).unlink(), "manifest.json is missing"),
+        (lambda path: (path / MANIFEST_FILE).write_text("{}"), "manifest.json is no manifest"),
+        (lambda path: (path / MANIFEST_FILE).write_bytes(b"\xff\xfe"), "manifest.json is no manifest"),
         (lambda path: changed(path, files={}), "manifest.json is no manifest"),
-        (lambda path: changed(path, files={TRAINING: {"bytes": 1}}), "manifest.json is no manifest"),
+        (lambda path: changed(path, files={TRAINING_FILE: {"bytes": 1}}), "manifest.json is no manifest"),
         (lambda path: changed(path, files=read_manifest(path)["files"] | {"x": {}}), "manifest.json is no manifest"),
-        (lambda path: changed(path, files={TRAINING: {}, "../x": {}}), "manifest.json is no manifest"),
+        (lambda path: changed(path, files={TRAINING_FILE: {}, "../x": {}}), "manifest.json is no manifest"),
         (lambda path: changed(path, names={"../../elsewhere": "it00000001"}), "manifest.json is no manifest"),
         (lambda path: changed(path, names={"best": "../x"}), "manifest.json is no manifest"),
         (lambda path: changed(path, names={"": "it00000001"}), "manifest.json is no manifest"),
         (lambda path: changed(path, names={"best": "é" * 125}), "manifest.json is no manifest"),
         (lambda path: changed(path, it="x"), "manifest.json is no manifest"),
         (lambda path: without(path, "it"), "manifest.json is no manifest"),
-        (lambda path: (path / MANIFEST).write_text("[" * 50_000), "manifest.json is no manifest"),
+        (lambda path: (path / MANIFEST_FILE).write_text("[" * 50_000), "manifest.json is no manifest"),
         (lambda path: loop(path / "model.pt"), "model.pt cannot be read: "),
-        (lambda path: loop(path / MANIFEST), "manifest.json cannot be read: "),
+        (lambda path: loop(path / MANIFEST_FILE), "manifest.json cannot be read: "),
         (lambda path: changed(path, version=99), f"in format 99, this one reads format {VERSION} alone"),
     ],
 )
 def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Path], object], expected: str) -> None:
     older, newest = save(store, 1), save(store, 2)
     harm(newest)
-    assert expected in damage(newest)
-    good, passed_over = newest_good(store.all())
+    assert expected in find_damage(newest)
+    good, passed_over = find_newest_good(store.all())
     assert good == older
     assert len(passed_over) == 1
     assert expected in passed_over[0]
@@ -315,7 +315,7 @@ def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Pat
         read(newest)
 
 
-@pytest.mark.parametrize("file", [TRAINING, "model.pt"])
+@pytest.mark.parametrize("file", [TRAINING_FILE, "model.pt"])
 def test_a_file_that_would_run_code_is_refused_though_its_checksum_is_right(
     trained: Trained, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
@@ -326,7 +326,7 @@ def test_a_file_that_would_run_code_is_refused_though_its_checksum_is_right(
     files = read_manifest(path)["files"]
     data = (path / file).read_bytes()
     changed(path, files=files | {file: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}})
-    assert damage(path) == ""
+    assert find_damage(path) == ""
     assert train_here(run_dir, resume=True) == 2
     assert re.search(r"holds more than data: (?!it cannot be)\w", str(records(run_dir, "refused")[-1]["reason"]))
     assert not Path("pwned").exists()
@@ -334,7 +334,7 @@ def test_a_file_that_would_run_code_is_refused_though_its_checksum_is_right(
 
 def test_a_name_may_be_short_or_as_long_as_a_file_can_bear(store: CheckpointStore) -> None:
     known = ("x", "x" * 240, "ü" * 120)
-    assert damage(save(store, 1, *known)) == ""
+    assert find_damage(save(store, 1, *known)) == ""
     assert names(store) == dict.fromkeys(known, "it00000001")
 
 
@@ -363,7 +363,7 @@ def test_names_go_back_to_what_they_stood_for(store: CheckpointStore) -> None:
     then = names(store)
     save(store, 3, "last", "best", "other", **{"best-2": 1})
     (store.folder / "it00000003" / "model.pt").unlink()
-    good, _ = newest_good(store.all())
+    good, _ = find_newest_good(store.all())
     assert good is not None
     store.rewind(good)
     assert names(store) == then == {"last": "it00000002", "best": "it00000001"}
@@ -397,38 +397,38 @@ def test_every_byte_of_one_may_be_another(recorded: CheckpointStore, of_a_file: 
     """Of a manifest each is tried, and no file but it is read then."""
     newest = recorded.all()[0]
     for path in sorted(newest.iterdir()):
-        whole, sealed = path.read_bytes(), path.name == MANIFEST
+        whole, sealed = path.read_bytes(), path.name == MANIFEST_FILE
         with path.open("r+b", buffering=0) as file:
             for k in range(0, len(whole), 1 if sealed else max(len(whole) // of_a_file, 1)):
                 os.pwrite(file.fileno(), bytes([whole[k] ^ 1 << k % 8]), k)
-                assert damage(newest, thorough=not sealed), (path.name, k)
+                assert find_damage(newest, thorough=not sealed), (path.name, k)
                 assert sealed or recorded.load(newest), "it is found as the file is read"
                 os.pwrite(file.fileno(), whole[k : k + 1], k)
-    assert not damage(newest)
+    assert not find_damage(newest)
 
 
 @seeds(100)
 def test_whatever_is_wrong_in_one(recorded: CheckpointStore, seeds: range) -> None:
     """A garbled file is found. A manifest that is sealed as it should be may say anything, but leads nowhere else."""
     newest, older = recorded.all()
-    manifest = newest / MANIFEST
+    manifest = newest / MANIFEST_FILE
     for seed in seeds:
         chance = random.Random(seed)
         victim = chance.choice(sorted(newest.iterdir()))
         whole, sealed = victim.read_bytes(), manifest.read_bytes()
         if (harmed := garbled(whole, chance)) != whole:
             victim.write_bytes(harmed)
-            assert damage(newest), f"seed {seed}, {victim.name}"
-            assert newest_good(recorded.all())[0] == older
+            assert find_damage(newest), f"seed {seed}, {victim.name}"
+            assert find_newest_good(recorded.all())[0] == older
             victim.write_bytes(whole)
         forged: Any = json.loads(other_value(sealed, chance))
         if isinstance(forged, dict):
-            manifest.write_text(seal(forged))
-            if not damage(newest):
+            manifest.write_text(make_sealed_text(forged))
+            if not find_damage(newest):
                 names = (*read_manifest(newest)["files"], *read_manifest(newest)["names"])
                 assert all(name and "/" not in name and not name.startswith(".") for name in names), f"seed {seed}"
                 recorded.rewind(newest)
-            newest_good(recorded.all())
+            find_newest_good(recorded.all())
             manifest.write_bytes(sealed)
             recorded.rewind(newest)
             assert all(path.parent == recorded.folder for path in recorded.names().values()), f"seed {seed}"

@@ -23,10 +23,17 @@ from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint import copies
 from hookflow.runner.checkpoint.copies import CheckpointCopies
-from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest, seal
+from hookflow.runner.checkpoint.manifest import (
+    EXCEPTION,
+    MANIFEST_FILE,
+    find_damage,
+    list_checkpoints,
+    make_sealed_text,
+    read_manifest,
+)
 from hookflow.runner.checkpoint.store import CheckpointStore, SavedCheckpoint, read
 from hookflow.runner.state import checkpoint_manager as manager
-from hookflow.runner.state.host_copy import LARGE, HostCopier, host_memory
+from hookflow.runner.state.host_copy import LARGE_COPY_BYTES, HostCopier, host_memory
 from hookflow.service.checkpoints import find_checkpoint
 from tests.cli.conftest import refused
 from tests.conftest import (
@@ -59,8 +66,8 @@ def at_manifest(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], 
     written, seen = CheckpointStore._write_file, [0]
 
     def act_first(store: CheckpointStore, path: Path, *content: Any) -> Any:
-        seen[0] += path.name == MANIFEST
-        if path.name == MANIFEST and seen[0] == number:
+        seen[0] += path.name == MANIFEST_FILE
+        if path.name == MANIFEST_FILE and seen[0] == number:
             act()
         return written(store, path, *content)
 
@@ -104,7 +111,7 @@ def interrupt_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         assert waited_for.wait(LIMIT)
 
     monkeypatch.setattr(Thread, "join", notice)
-    monkeypatch.setattr(manager, "GRACE", LIMIT)
+    monkeypatch.setattr(manager, "ABANDON_GRACE_SECONDS", LIMIT)
     return twice
 
 
@@ -151,9 +158,9 @@ def test_what_stands_after_an_error_is_saved_apart(new_run: NewRun, train_here: 
     for attempt in range(2):
         assert train_here(run_dir, resume=attempt > 0) == 1
         (apart,) = list_checkpoints(run_dir.checkpoints, EXCEPTION)
-        assert damage(apart) == ""
+        assert find_damage(apart) == ""
         assert read_manifest(apart)["exception"].startswith("RuntimeError: ")
-        assert (apart / MANIFEST).stat().st_size < 2 * TEXT_LIMIT
+        assert (apart / MANIFEST_FILE).stat().st_size < 2 * TEXT_LIMIT
         assert "model" in read(apart)
         assert any(apart.name in text for text in messages(run_dir))
     assert any("resumed from it00000006" in text for text in messages(run_dir))
@@ -257,10 +264,10 @@ def test_a_nested_tensor_without_one_shape_is_copied() -> None:
 
 def test_the_newest_checkpoint_on_the_disk_counts_though_the_log_lacks_it(trained: Trained) -> None:
     run_dir = trained("run.max_epochs=1")
-    assert run_dir.resumes_at() == 5
+    assert run_dir.find_resume_iteration() == 5
     shutil.copytree(run_dir.checkpoints / "it00000005", run_dir.checkpoints / "it00000020")
     (run_dir.checkpoints / "it00000030").mkdir()  # without its manifest it is none
-    assert run_dir.resumes_at() == 20
+    assert run_dir.find_resume_iteration() == 20
 
 
 def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(trained: Trained) -> None:
@@ -314,11 +321,11 @@ def test_memory_for_large_tensors_of_a_gpu_is_locked_by_its_size(monkeypatch: py
         cudaHostUnregister=locked.pop,
     )
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
-    memory = host_memory(torch.empty(3, LARGE, dtype=torch.uint8).as_subclass(OnCuda))
-    assert locked == {memory.data_ptr(): 3 * LARGE}
+    memory = host_memory(torch.empty(3, LARGE_COPY_BYTES, dtype=torch.uint8).as_subclass(OnCuda))
+    assert locked == {memory.data_ptr(): 3 * LARGE_COPY_BYTES}
     del memory
     assert not locked
-    assert not host_memory(torch.empty(3, LARGE)).is_pinned()
+    assert not host_memory(torch.empty(3, LARGE_COPY_BYTES)).is_pinned()
 
 
 def test_memory_for_the_first_copy_is_taken_in_the_training(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,7 +479,7 @@ def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
     apart, _ = find_checkpoint(str(there / "best"), tmp_path / "runs")
     assert (apart.id, apart.base()) == (run.id, run.base()), "it says of which run it is"
     facts = {key: value for key, value in read_manifest(there / "best").items() if key not in ("run", "sealed")}
-    (there / "best" / "manifest.json").write_text(seal(facts))
+    (there / "best" / "manifest.json").write_text(make_sealed_text(facts))
     with pytest.raises(UserError, match="is a checkpoint without its run"):
         find_checkpoint(str(there / "best"), tmp_path / "runs")
 
@@ -523,7 +530,7 @@ def test_a_run_that_was_moved_is_resumed_to_the_bit(
     assert_same_end(left_alone, moved)
     there = {path.name for path in left_alone.checkpoints.iterdir()} | {BACK_LINK}
     assert {path.name for path in moved.checkpoints.iterdir()} == there
-    assert not any(damage(path) for path in CheckpointStore(moved.checkpoints).all())
+    assert not any(find_damage(path) for path in CheckpointStore(moved.checkpoints).all())
     assert {str(record["path"]) for record in records(moved, "checkpoint")} >= {"checkpoints/it00000015"}
     result, _ = find_checkpoint(str(moved.checkpoints.resolve() / "best"), tmp_path / "runs")
     assert result.path.samefile(moved.path)
@@ -550,7 +557,7 @@ def test_each_checkpoint_is_there_by_its_names(trained: Trained, tmp_path: Path,
     there = tmp_path / "out" / "toy"
     assert {path.name for path in there.iterdir()} == {"last", "best"}
     for name in ("last", "best"):
-        assert not damage(there / name)
+        assert not find_damage(there / name)
         assert_same(read(there / name), read(run_dir.checkpoints / name))
     assert not [*run_dir.checkpoints.glob(".*copy*")]
 
@@ -583,7 +590,7 @@ def test_a_place_is_named_after_what_a_checkpoint_has(trained: Trained, tmp_path
 
 
 def test_what_fails_is_tried_again_and_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(copies, "RETRY_PAUSES_SECONDS", (0.01, 0.01))
     (tmp_path / "full").write_text("no folder")
     said: list[Any] = []
     store = CheckpointStore(tmp_path / "checkpoints")
@@ -609,11 +616,11 @@ def test_all_copies_of_a_run_that_ends_share_their_pauses(tmp_path: Path, monkey
         [(f"{tmp_path}/full/{k}", {"last"}) for k in range(4)], {}, lambda text, level: said.append(text)
     )
     out._copy(tmp_path / ".it1", f"{tmp_path}/full/0")
-    assert sum(passed) == sum(copies.PAUSES), "while the run goes on"
+    assert sum(passed) == sum(copies.RETRY_PAUSES_SECONDS), "while the run goes on"
     out.finish()
     for k in range(4):
         out._copy(tmp_path / ".it1", f"{tmp_path}/full/{k}")
-    assert sum(passed) == 2 * sum(copies.PAUSES)
+    assert sum(passed) == 2 * sum(copies.RETRY_PAUSES_SECONDS)
     assert sum("given up" in text for text in said) == 5
 
 
@@ -625,7 +632,7 @@ def test_what_is_removed_meanwhile_is_copied_whole(tmp_path: Path, monkeypatch: 
     paths = [save(store, it, "last") for it in (1, 2, 3)]
     store.finish_copies()
     assert not paths[0].exists()
-    assert all(not damage(tmp_path / "out" / str(it)) for it in (1, 2, 3))
+    assert all(not find_damage(tmp_path / "out" / str(it)) for it in (1, 2, 3))
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ import pytest
 from hookflow.events.commands import COMMANDS, send
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint.manifest import damage, read_manifest
+from hookflow.runner.checkpoint.manifest import find_damage, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.process.launch import start
-from hookflow.runner.process.signals import SIGNALS, SignalCollector, handlers_put_back
+from hookflow.runner.process.signals import END_SIGNALS, SignalCollector, handlers_put_back
 from tests.conftest import TRACER, NewRun, Train, Trained, ended, messages, reason, records, strikes, wait_for
 from tests.runner.same import assert_same_end, curve
 from tests.support.overrides import EVERY_3, commander
@@ -311,7 +311,7 @@ def test_a_second_signal_ends_it_at_once(
     assert records(broken, "end")[0]["reason"] == "SIGINT received, then SIGINT: ended at once"
     standing = CheckpointStore(broken.checkpoints).all()
     assert standing
-    assert not [damage(path) for path in standing if damage(path)]
+    assert not [find_damage(path) for path in standing if find_damage(path)]
     assert train_here(broken, resume=True) == 0
     assert_same_end(left_alone, broken)
 
@@ -324,7 +324,7 @@ def test_a_second_signal_on_the_way_out_ends_that_too(trained: Trained, tmp_path
 
 
 def test_one_that_comes_while_the_begin_is_logged_loses_none(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    news = EventRecorder._news
+    news = EventRecorder._collect_news
 
     def interrupted(recorder: EventRecorder, framed: bool) -> list[Record]:
         taken = news(recorder, framed)
@@ -332,7 +332,7 @@ def test_one_that_comes_while_the_begin_is_logged_loses_none(trained: Trained, m
             os.kill(os.getpid(), signal.SIGINT)
         return taken
 
-    monkeypatch.setattr(EventRecorder, "_news", interrupted)
+    monkeypatch.setattr(EventRecorder, "_collect_news", interrupted)
     run_dir = trained(code=130)
     assert [record["k"] for record in records(run_dir) if record["k"] in ("run", "end")] == ["run", "end"]
 
@@ -347,7 +347,7 @@ def test_a_handler_waits_for_nothing_that_the_main_thread_holds() -> None:
         for k in range(rounds):
             due.acquire()
             made.command({"id": str(k), "cmd": "pause", "t": 0.0, "by": "me"})
-            os.kill(os.getpid(), SIGNALS[k % len(SIGNALS)])
+            os.kill(os.getpid(), END_SIGNALS[k % len(END_SIGNALS)])
 
     thread = threading.Thread(target=strike, daemon=True)
     with handlers_put_back():

@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hookflow.runner.checkpoint import copies
 from hookflow.runner.checkpoint.copies import CheckpointCopies
 from hookflow.runner.checkpoint.destinations import LocalFolder, RemoteFolder
-from hookflow.runner.checkpoint.manifest import MANIFEST, damage
+from hookflow.runner.checkpoint.manifest import MANIFEST_FILE, find_damage
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import TESTS, NewRun, Train, messages
 from tests.support.checkpoint_files import save
@@ -59,8 +59,8 @@ def fetched(files: MemoryFileSystem, path: str, folder: Path) -> Path:
 def whole_copies(files: MemoryFileSystem, folder: Path) -> list[bytes]:
     """Return the manifests of the whole copies, in their place and beside it."""
     places = sorted({name.rpartition("/")[0] for name in files.store})
-    whole = [place for place in places if not damage(fetched(files, place, folder))]
-    return [files.store[f"{place}/{MANIFEST}"].getvalue() for place in whole]
+    whole = [place for place in places if not find_damage(fetched(files, place, folder))]
+    return [files.store[f"{place}/{MANIFEST_FILE}"].getvalue() for place in whole]
 
 
 def break_at(patch: pytest.MonkeyPatch, step: int, *, torn: bool = False) -> Callable[[], int]:
@@ -95,7 +95,7 @@ def test_a_url_keeps_a_whole_copy_whatever_it_refuses(
 ) -> None:
     """A process that is killed there leaves what a refusal leaves: nothing is put in order afterwards."""
     older, newer = pair
-    manifests = {path: (path / MANIFEST).read_bytes() for path in pair}
+    manifests = {path: (path / MANIFEST_FILE).read_bytes() for path in pair}
     for step in range(1000):
         memory.store.clear()
         RemoteFolder(URL, "run").put(older)
@@ -109,8 +109,8 @@ def test_a_url_keeps_a_whole_copy_whatever_it_refuses(
                 is_done = True
             assert whole_copies(memory, tmp_path / "fetched"), f"no whole copy is there after {step} changes"
         if step == 0 and not torn:
-            assert not damage(fetched(memory, PLACE, tmp_path / "fetched"))
-            assert (tmp_path / "fetched" / MANIFEST).read_bytes() == manifests[older]
+            assert not find_damage(fetched(memory, PLACE, tmp_path / "fetched"))
+            assert (tmp_path / "fetched" / MANIFEST_FILE).read_bytes() == manifests[older]
         RemoteFolder(URL, "run").put(newer)
         assert {name.rpartition("/")[0] for name in memory.store} == {PLACE}
         assert whole_copies(memory, tmp_path / "fetched") == [manifests[newer]]
@@ -138,7 +138,7 @@ def test_a_store_that_copies_no_files_is_given_them_through_this_machine(
     monkeypatch.setattr(MemoryFileSystem, "cp_file", cannot)
     for path in pair:
         RemoteFolder(URL, "run").put(path)
-    assert not damage(fetched(memory, PLACE, tmp_path / "fetched"))
+    assert not find_damage(fetched(memory, PLACE, tmp_path / "fetched"))
 
 
 EXCHANGES = pytest.param("exchanges", marks=pytest.mark.skipif(sys.platform != "linux", reason="renameat2 is Linux's"))
@@ -177,7 +177,7 @@ def test_whatever_a_copy_raises_the_run_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: type[BaseException]
 ) -> None:
     """And the next copy is made."""
-    monkeypatch.setattr(copies, "PAUSES", ())
+    monkeypatch.setattr(copies, "RETRY_PAUSES_SECONDS", ())
     put, said = copies.put, []
 
     def fails(*where: Any) -> None:
@@ -211,6 +211,6 @@ def test_a_resume_makes_up_copies_that_are_not_there(
     names = CheckpointStore(run_dir.checkpoints).names()
     for name, path in names.items():
         (copied,) = out.glob(f"{name}-{int(path.name[-8:])}")
-        assert not damage(copied)
-        assert (copied / MANIFEST).read_bytes() == (path / MANIFEST).read_bytes()
+        assert not find_damage(copied)
+        assert (copied / MANIFEST_FILE).read_bytes() == (path / MANIFEST_FILE).read_bytes()
     assert not [text for text in messages(run_dir) if "copied" in text]

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookflow.errors import UserError
-from hookflow.events.now import NOWHERE
+from hookflow.events.now import NO_BINDING
 from hookflow.events.packing import bin_of
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
-from hookflow.graph.points import POINTS, Point
+from hookflow.graph.points import DEFAULT_POINTS, Point
 from hookflow.pipeline.by_epoch import EpochLengths
 from hookflow.runner.dispatch import dispatcher
 from hookflow.runner.dispatch import engine as engine_module
@@ -25,7 +25,7 @@ from hookflow.runner.logging import timing
 from hookflow.runner.logging.timing import (
     CHUNK_ROWS,
     FORWARD,
-    ITERATION,
+    ITERATION_SLOT,
     RowBuffer,
     Timeline,
     TimingAggregator,
@@ -54,7 +54,7 @@ class Bench:
         own = tuple(Point(name, 4, ("run",), "firing", "", "own", "after_backward") for name in OWN)
         here = CurrentHook()
         self.now = here.ids
-        self.now[0] = NOWHERE
+        self.now[0] = NO_BINDING
         self.timeline = Timeline(timing.perf_counter)
         self.books = TimingAggregator(len(made), self.timeline)
         self.reported: list[tuple[str, str, str]] = []
@@ -269,7 +269,7 @@ def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
         ended = type(error), str(error), error.__notes__
     else:
         books.update()
-    made = [call for name in POINTS for call in [engine.call(name.name)] if call and hasattr(call, "__code__")]
+    made = [call for name in DEFAULT_POINTS for call in [engine.call(name.name)] if call and hasattr(call, "__code__")]
     return {
         "notes": notes,
         "reported": reported,
@@ -354,9 +354,9 @@ def test_a_hook_within_a_hook(clock: Clock) -> None:
     clock.spend(3)
     bench.dispatcher.fire("after_backward")
     assert bench.spent == [60, 1000, 7]
-    assert bench.phases(ITERATION) == {"other": 3, "hooks": 1067}
+    assert bench.phases(ITERATION_SLOT) == {"other": 3, "hooks": 1067}
     assert seen == [1, 0, 1], "the outer one is named again"
-    assert bench.now[0] == NOWHERE
+    assert bench.now[0] == NO_BINDING
 
 
 def test_in_the_middle_of_a_phase(clock: Clock) -> None:
@@ -401,7 +401,7 @@ def test_the_time_of_a_trigger_is_its_own_hooks(clock: Clock) -> None:
     assert bench.spent == [21, 20, 7]
     assert [cell.n for cell in bench.books.cells] == [1, 0, 1]
     assert [cell.checks for cell in bench.books.cells] == [0, 20, 0], "that of a firing belongs to it"
-    assert bench.phases(ITERATION) == {"hooks": 48}
+    assert bench.phases(ITERATION_SLOT) == {"hooks": 48}
 
 
 @pytest.mark.parametrize("outer_may", ["raise", "ignore", "disable"])
@@ -420,6 +420,6 @@ def test_an_inner_hook_that_raises_ends_the_run_and_is_told_once(clock: Clock, o
         bench.dispatcher.fire("after_backward")
     assert raised.value.__notes__ == ['raised by the hook "inner" at mine']
     assert bench.reported == [("inner", "inner cannot", "raise")]
-    assert bench.now[0] == NOWHERE
+    assert bench.now[0] == NO_BINDING
     bench.dispatcher.fire("after_run")
     assert bench.spent[2] == 9, "what was booked before does not reach into this"

@@ -14,16 +14,16 @@ import torch.distributed as dist
 from torch import nn
 
 from hookflow.errors import UserError, Where
-from hookflow.hooks.checkpoint_files import _Metadata, read_weights
+from hookflow.hooks.checkpoint_files import _MetadataUnpickler, read_weights
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.builder.build import choose_strategy, with_sync_batch_norm
 from hookflow.runner.data.loader_parts import BatchSharding
 from hookflow.runner.distributed.consensus import RankConsensus
-from hookflow.runner.distributed.fsdp import repeated_block, split_layers, units_of
+from hookflow.runner.distributed.fsdp import find_repeated_block, list_units, split_layers
 from hookflow.runner.distributed.parallel import full_state, in_buckets, local_state
-from hookflow.runner.distributed.rendezvous import RankLayout, backend_of, device_of, ranks_of_data
-from hookflow.runner.model.selectors import unmatched_units
+from hookflow.runner.distributed.rendezvous import RankLayout, backend_of, compute_data_layout, device_of
+from hookflow.runner.model.selectors import find_unmatched_units
 from tests.conftest import TOY
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
@@ -132,11 +132,11 @@ def test_keys_are_for_their_strategy_and_shares_have_an_example() -> None:
 
 def test_layers_are_split_over_neighbours_that_have_the_same_share_of_a_batch() -> None:
     section = DistributedSection(strategy="fsdp", parallelize="./net.py:split", tensor_parallel=2)
-    shares = [ranks_of_data(section, RankLayout(rank, 4), here) for rank in range(4)]
+    shares = [compute_data_layout(section, RankLayout(rank, 4), here) for rank in range(4)]
     assert [(share.rank, share.world) for share in shares] == [(0, 2), (0, 2), (1, 2), (1, 2)]
-    assert ranks_of_data(section, RankLayout(), here) == RankLayout(), "one process ignores it"
+    assert compute_data_layout(section, RankLayout(), here) == RankLayout(), "one process ignores it"
     with pytest.raises(UserError, match="3 ranks cannot be divided into groups of 2"):
-        ranks_of_data(section, RankLayout(0, 3), here)
+        compute_data_layout(section, RankLayout(0, 3), here)
     for wrong, expected in (
         ({"parallelize": "./net.py:split"}, "need one another"),
         ({"tensor_parallel": 2}, "need one another"),
@@ -205,15 +205,15 @@ def test_units_are_the_outermost_that_a_glob_matches() -> None:
     network = nn.Sequential()
     network.add_module("layers", nn.ModuleList([layer(), layer()]))
     first, second = network.layers  # type: ignore[misc]
-    assert units_of(network, ["layers*"]) == units_of(network, ["layers.*"]) == [first, second]
-    assert units_of(network, ["layers.*", "*.0.?"]) == [first, first[0], second]
-    assert units_of(network, []) == []
-    assert units_of(network, ["type:Linear"]) == [first[0], second[0]]
-    assert repeated_block(network) == [], "a sequence is none, nor is a layer"
-    assert repeated_block(nn.Sequential(*(nn.TransformerEncoderLayer(4, 2, 4) for _ in range(2)))) == [
+    assert list_units(network, ["layers*"]) == list_units(network, ["layers.*"]) == [first, second]
+    assert list_units(network, ["layers.*", "*.0.?"]) == [first, first[0], second]
+    assert list_units(network, []) == []
+    assert list_units(network, ["type:Linear"]) == [first[0], second[0]]
+    assert find_repeated_block(network) == [], "a sequence is none, nor is a layer"
+    assert find_repeated_block(nn.Sequential(*(nn.TransformerEncoderLayer(4, 2, 4) for _ in range(2)))) == [
         "type:TransformerEncoderLayer"
     ]
-    (problem,) = unmatched_units(DistributedSection(strategy="fsdp", units=["layer.*"]), network, here)
+    (problem,) = find_unmatched_units(DistributedSection(strategy="fsdp", units=["layer.*"]), network, here)
     assert 'no module of the network matches "layer.*"' in problem.message
 
 
@@ -222,7 +222,9 @@ def test_what_names_the_shards_holds_data_alone(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(pickle.dumps(dict.__repr__))
     with pytest.raises(UserError, match=r"holds more than data: builtins.getattr"):
         read_weights(tmp_path, "model")
-    assert _Metadata(io.BytesIO(b"cpathlib._local\nPosixPath\n(Va\ntR.")).load() == Path("a"), "as Python 3.13 has it"
+    assert _MetadataUnpickler(io.BytesIO(b"cpathlib._local\nPosixPath\n(Va\ntR.")).load() == Path("a"), (
+        "as Python 3.13 has it"
+    )
 
 
 def test_gradients_are_averaged_in_buckets_of_a_size() -> None:

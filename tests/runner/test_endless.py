@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from hookflow.monitor.progress_bars import progress_bars
+from hookflow.monitor.progress_bars import make_progress_bars
 from hookflow.monitor.summary import read_run_summary
 from tests.conftest import NewRun, Train, Trained, ended, hookflow_here, reason, records, strikes
 from tests.runner.same import assert_same_end, curve, final_state
@@ -76,7 +76,7 @@ def test_no_time_left_is_shown(trained: Trained) -> None:
     run_dir = trained(ENDLESS, WITHOUT_SCHEDULE, stops(8))
     state = read_run_summary(run_dir, 0.0).state
     assert state.total_iters == 0
-    assert not any("ETA" in fact for bar in progress_bars(state) for fact in bar.facts)
+    assert not any("ETA" in fact for bar in make_progress_bars(state) for fact in bar.facts)
 
 
 PLATEAU = (

@@ -10,10 +10,10 @@ from torch import nn
 
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoints, newest_good
+from hookflow.runner.checkpoint.manifest import NONFINITE, find_damage, find_newest_good, list_checkpoints
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from hookflow.runner.iteration.finite import LossCheck, advice, host_sync_reason
-from hookflow.runner.loop.sanity import _copied, unchanged
+from hookflow.runner.iteration.finite import LossCheck, host_sync_reason, suggest_remedies
+from hookflow.runner.loop.sanity import _copy_parts, restore_afterwards
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records, strikes
 from tests.runner.same import assert_same, assert_same_end, curve, final_state, logged
 from tests.support.sanity_checks import Meter
@@ -36,10 +36,13 @@ def test_the_diagnosis_leaves_no_trace(trained: Trained) -> None:
 
 
 def test_the_advice_fits_the_run_and_who_makes_the_host_look_is_named() -> None:
-    said = {precision: advice(precision, clips=False, saved=False) for precision in ("fp32", "tf32", "bf16", "fp16")}
+    said = {
+        precision: suggest_remedies(precision, clips=False, saved=False)
+        for precision in ("fp32", "tf32", "bf16", "fp16")
+    }
     assert said["fp32"] == said["tf32"]
     assert "run.precision" not in said["fp32"] and "grad_clip" in said["fp32"] and "checkpoints" not in said["fp32"]
-    assert advice("fp32", clips=True, saved=True).endswith(" Existing checkpoints are not affected.")
+    assert suggest_remedies("fp32", clips=True, saved=True).endswith(" Existing checkpoints are not affected.")
     assert '"fp32"' in said["bf16"] and "wider range" not in said["bf16"]
     assert 'wider range (run.precision = "bf16" or "fp32")' in said["fp16"]
     weights = [torch.nn.Parameter(torch.ones(2))]
@@ -130,10 +133,10 @@ def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(trained: Trai
         return
     assert "nonfinite-it00000010, and not as last" in broken[0]
     assert {path.name for path in store.names().values()} == {"it00000005"}
-    assert newest_good(store.all())[0] == store.names()["last"].resolve()
+    assert find_newest_good(store.all())[0] == store.names()["last"].resolve()
     (apart,) = list_checkpoints(run_dir.checkpoints, NONFINITE)
     assert [saved["it"] for saved in records(run_dir, "checkpoint")] == [5], "a resume takes this one"
-    assert not damage(apart) and read(apart)["position"]["iter"] == 10
+    assert not find_damage(apart) and read(apart)["position"]["iter"] == 10
 
 
 def test_anomaly_mode_names_the_operation_and_is_put_back(trained: Trained) -> None:
@@ -393,11 +396,11 @@ def test_a_task_that_cannot_be_copied_is_trained_without(trained: Trained) -> No
 def test_the_networks_of_a_task_are_not_copied_but_restored_on_their_device() -> None:
     task = SimpleNamespace(teacher=Net(), metric=Meter(), net=None)
     parts: Any = SimpleNamespace(task=task, model=Net(), models={})
-    copied = _copied(parts)
+    copied = _copy_parts(parts)
     assert copied.teacher is task.teacher
     assert copied.metric is not task.metric
     net = nn.BatchNorm1d(3, device="meta")  # from which any copy to the host raises
-    with unchanged(net, torch.device("meta")):
+    with restore_afterwards(net, torch.device("meta")):
         net(torch.ones(2, 3, device="meta"))
     assert net.running_mean is not None and net.running_mean.is_meta
 

@@ -7,7 +7,7 @@ import pytest
 
 from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.graph.points import Point
-from hookflow.graph.schedule import Length, forecast
+from hookflow.graph.schedule import Length, compute_forecasts
 from hookflow.pipeline.values import Interval
 from tests.conftest import Trained, firings
 
@@ -52,7 +52,7 @@ def test_it_comes_as_foretold(trained: Trained, run: str, val_every: str, length
     run_dir = trained(*everything(), f'run.val_every="{val_every}"', "run.test=true", swap=("max_epochs = 3", run))
     plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
     counts = firings(run_dir)
-    foretold, without = forecast(plan, replace(length, iters_per_epoch=5)), forecast(plan, length)
+    foretold, without = compute_forecasts(plan, replace(length, iters_per_epoch=5)), compute_forecasts(plan, length)
     ours = [binding for binding in plan.bindings if "-" in binding.hook]
     assert len(ours) == len(EVERY) * len(WINDOWS) * (len(POINTS) + 2), "an around_X has two"
     for binding in ours:
@@ -124,7 +124,7 @@ CUT = Length(None, 12, iters_per_epoch=5)
 )
 def test_what_it_says_of_every_kind_of_point(point: str, trigger: Trigger, length: Length, message: str) -> None:
     binding = Binding("h", point, point, "whole", (), trigger, "normal", id=0)
-    assert forecast(Plan("p", (), (binding,), (), own=(OWN,)), length)[0].text == message
+    assert compute_forecasts(Plan("p", (), (binding,), (), own=(OWN,)), length)[0].text == message
 
 
 def test_an_around_is_asked_where_it_is_entered() -> None:
@@ -133,7 +133,7 @@ def test_an_around_is_asked_where_it_is_entered() -> None:
         Binding("h", "before_val", "around_val", "enter", (), trigger, "normal", id=0),
         Binding("h", "after_val", "around_val", "exit", (), trigger, "normal", id=1),
     ]
-    assert [item.text for item in forecast(Plan("p", (), tuple(halves), ()), EPOCHS).values()] == [
+    assert [item.text for item in compute_forecasts(Plan("p", (), tuple(halves), ()), EPOCHS).values()] == [
         "every 2 validations, first at validation 1: 2 times",
         "every 2 validations, first at validation 1: 2 times",
     ]
@@ -155,8 +155,8 @@ def test_of_a_stage_without_training_it_says_that_it_comes_and_not_how_often(
     evaluated = Binding("h", "forward", "forward", "whole", (), trigger, "normal", stages=stages, id=0)
     once = Binding("h", "after_run", "after_run", "whole", (), Trigger(), "normal", id=1)
     plan = Plan("p", (), (evaluated, once), ())
-    result = forecast(plan, Length(None, 9, tests=True))
+    result = compute_forecasts(plan, Length(None, 9, tests=True))
     assert [item.text for item in result.values()] == [message, "once"]
     assert (result[0].first == "never") == (result[0].times == 0) == (message == "never")
-    without = forecast(plan, Length(None, 9, validates=False))
+    without = compute_forecasts(plan, Length(None, 9, validates=False))
     assert (without[0].text == "never") == ("train" not in stages)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hookflow.api.recorded import RecordedRun
-from hookflow.cli.resume import Changes
-from hookflow.cli.run import forked
+from hookflow.cli.resume import PipelineChanges
+from hookflow.cli.run import make_fork
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.runner.checkpoint.manifest import EXCEPTION, list_checkpoints
@@ -45,7 +45,7 @@ def fork(train_here: Train) -> Fork:
     """Train a fork of a run from one of its checkpoints, with overrides, and return it."""
 
     def train(parent: RunDir, name: str, *overrides: str, code: int = 0) -> RunDir:
-        run_dir = forked(f"{parent.path}:{name}", None, Changes(overrides))
+        run_dir = make_fork(f"{parent.path}:{name}", None, PipelineChanges(overrides))
         assert train_here(run_dir) == code, reason(run_dir)
         return run_dir
 
@@ -216,10 +216,10 @@ def test_settings_need_their_own_state(trained: Trained, fork: Fork, optimizer: 
 
 def test_an_unsaved_fork_starts_at_its_parent(trained: Trained, fork: Fork, new_run: NewRun, tmp_path: Path) -> None:
     parent = trained(*KEEPS)
-    killed = forked(
+    killed = make_fork(
         str(parent.checkpoints / "it00000006"),
         None,
-        Changes((*strikes(tmp_path, signal.SIGKILL, ("after_train_iter", 8)),)),
+        PipelineChanges((*strikes(tmp_path, signal.SIGKILL, ("after_train_iter", 8)),)),
     )
     assert Training(killed).wait() == -signal.SIGKILL
     assert Training(killed, resume=True).wait() == 0
@@ -231,7 +231,7 @@ def test_an_unsaved_fork_starts_at_its_parent(trained: Trained, fork: Fork, new_
 
 def test_a_fork_holds_its_checkpoint_though_the_parent_removes_it(trained: Trained, train_here: Train) -> None:
     parent = trained(*KEEPS)
-    child = forked(f"{parent.path}:it00000006", None, Changes())
+    child = make_fork(f"{parent.path}:it00000006", None, PipelineChanges())
     shutil.rmtree(parent.checkpoints / "it00000006")
     assert train_here(child) == 0, reason(child)
     assert_same(final_state(child)["model"], final_state(parent)["model"])
@@ -254,7 +254,7 @@ def test_where_the_checkpoint_is_removed_before_it_is_held_the_next_one_is_taken
         return result
 
     monkeypatch.setattr(module, name, removing)
-    child = forked(str(parent.path), None, Changes(("run.max_epochs=4",)))
+    child = make_fork(str(parent.path), None, PipelineChanges(("run.max_epochs=4",)))
     started_from = child.parent()
     assert started_from is not None and started_from.checkpoint != newest.name
     assert [run.path for run in all_runs(child.path.parent.parent) if run.parent()] == [child.path]
@@ -279,7 +279,7 @@ def test_a_hook_that_raises_after_the_iterations_costs_no_epoch(
 
 def test_nothing_is_left_to_train(left_alone: RunDir) -> None:
     with pytest.raises(UserError, match=r"nothing is left to train.* has done 3, and run.max_epochs is 3"):
-        forked(str(left_alone.path), None, Changes())
+        make_fork(str(left_alone.path), None, PipelineChanges())
 
 
 def test_another_rate_by_epochs_counts_from_the_middle_of_an_epoch_on(trained: Trained, fork: Fork) -> None:

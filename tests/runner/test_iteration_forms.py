@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph import points
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import DEFAULT_POINTS
 from hookflow.runner.iteration.iteration import AccumulatedIteration, Iterate, choose_iteration
 from hookflow.runner.loop import trainer
 from hookflow.zoo.tasks import Classification
@@ -48,7 +48,7 @@ def _gradients(run: Any) -> int:
     return sum(parameter.grad is not None for parameter in run.model.parameters())
 
 
-for _point in POINTS:
+for _point in DEFAULT_POINTS:
     if not _point.nested:
         setattr(Sees, _point.name, _sees(_point.name))
 
@@ -304,4 +304,4 @@ def test_every_point_fires_in_the_listed_order_and_is_in_the_drawing() -> None:
     assert list(dict.fromkeys(trace("epochs"))) == listed
     drawing = str(points.__doc__).partition("This is the loop")[2].partition("What the counters say")[0]
     drawn = re.findall(r"^ +((?:before|after|on)_\w+)", drawing, re.MULTILINE)
-    assert drawn == [point.name for point in POINTS if point.kind in ("standard", "step", "log")]
+    assert drawn == [point.name for point in DEFAULT_POINTS if point.kind in ("standard", "step", "log")]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from hookflow.errors import UserError
-from hookflow.runner.checkpoint.manifest import damage
+from hookflow.runner.checkpoint.manifest import find_damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data import workers
-from hookflow.runner.data.workers import WorkerError, explaining_worker_errors
+from hookflow.runner.data.workers import WorkerError, call_explaining_worker_errors
 from tests.conftest import NewRun, Train, Trained, messages, reason, records, refusal, strikes
 from tests.runner.same import assert_each_once, assert_same_end, logged
 from tests.support.kill_hooks import when_killed
@@ -169,7 +169,7 @@ CUT_OFF = ("[Errno 104] reset", "Caught ConnectionResetError in pin memory threa
 )
 def test_the_death_of_a_worker_is_explained(train: Callable[[], None], message: str) -> None:
     with pytest.raises(WorkerError, match=rf"^a DataLoader worker \(pid 17\) {message}"):
-        explaining_worker_errors(train)
+        call_explaining_worker_errors(train)
 
 
 def test_a_users_connection_error_is_unexplained_and_a_lost_worker_without_code(
@@ -179,10 +179,10 @@ def test_a_users_connection_error_is_unexplained_and_a_lost_worker_without_code(
         raise ConnectionResetError("the user's own")
 
     with pytest.raises(ConnectionResetError):
-        explaining_worker_errors(of_the_user)
-    monkeypatch.setattr(workers, "PATIENCE", 0.0)
+        call_explaining_worker_errors(of_the_user)
+    monkeypatch.setattr(workers, "EXIT_CODE_WAIT_SECONDS", 0.0)
     with pytest.raises(WorkerError, match=r"a DataLoader worker died without an exception: .+ out of memory"):
-        explaining_worker_errors(Fetching("reset", -9)._try_get_data)
+        call_explaining_worker_errors(Fetching("reset", -9)._try_get_data)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_killed_at_random_and_resumed(
     codes = [Training(killed).wait()]
     while codes[-1] == -9:
         store = CheckpointStore(killed.checkpoints)
-        assert not [path for path in store.all() if damage(path)], "whole or absent"
+        assert not [path for path in store.all() if find_damage(path)], "whole or absent"
         codes.append(Training(killed, resume=True).wait())
     assert codes[-1] == 0
     assert len(codes) == kills + 1, "it was over before it had been killed so often"

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hookflow.events.rundir import RunDir
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import DEFAULT_POINTS
 from hookflow.runner.loop import evaluation
 from tests.conftest import (
     TESTS,
@@ -471,7 +471,7 @@ def test_the_counters(point: str) -> None:
 
 
 def test_no_point_of_the_training_is_left_out() -> None:
-    assert {point.name for point in POINTS if point.kind == "step" or "train" in point.name} <= rows(
+    assert {point.name for point in DEFAULT_POINTS if point.kind == "step" or "train" in point.name} <= rows(
         "The counters"
     ).keys()
 

@@ -6,9 +6,9 @@ import pytest
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir, all_runs
-from hookflow.metric_mode import is_formula, mode_of
-from hookflow.pipeline.condition import ConditionError, metrics_in, parse_formula
-from hookflow.runner.checkpoint.manifest import links, read_manifest
+from hookflow.metric_mode import choose_mode, is_formula
+from hookflow.pipeline.condition import ConditionError, list_metrics, parse_formula
+from hookflow.runner.checkpoint.manifest import read_links, read_manifest
 from tests.conftest import hookflow_here, reason, records, run_here
 
 PARTS = """\
@@ -98,7 +98,7 @@ def test_hook_sets_a_metric_over_all_sets(tmp_path: Path) -> None:
     for metrics in found:
         assert metrics["combined"] == pytest.approx(metrics["near/loss"] - 2 * metrics["far/loss"], abs=1e-6)
     best = max(range(4), key=lambda k: found[k]["combined"])
-    manifest = read_manifest(links(run_dir.checkpoints)["best"])
+    manifest = read_manifest(read_links(run_dir.checkpoints)["best"])
     assert manifest["it"] == 4 * (best + 1)
     assert manifest["metrics"]["combined"] == found[best]["combined"]
 
@@ -110,7 +110,7 @@ def test_formula_is_a_metric_by_which_the_best_is_kept(tmp_path: Path) -> None:
     for metrics in found:
         assert metrics[formula] == metrics["near/loss"] - 2 * metrics["far/loss"]
     best = max(range(4), key=lambda k: found[k][formula])
-    assert read_manifest(links(run_dir.checkpoints)["best"])["it"] == 4 * (best + 1)
+    assert read_manifest(read_links(run_dir.checkpoints)["best"])["it"] == 4 * (best + 1)
 
 
 def test_formula_may_have_a_metric_of_a_hook(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_formula_may_have_a_metric_of_a_hook(tmp_path: Path) -> None:
 
 def test_several_best_have_names_of_files(tmp_path: Path) -> None:
     run_dir = trained(tmp_path, checkpoint('{ "near/loss + far/loss" = "min", "near/loss" = "min" }'))
-    assert {"best-near_loss_far_loss", "best-near_loss"} <= links(run_dir.checkpoints).keys()
+    assert {"best-near_loss_far_loss", "best-near_loss"} <= read_links(run_dir.checkpoints).keys()
 
 
 def test_early_stop_takes_a_formula(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_resumed_run_goes_on_with_the_best(tmp_path: Path) -> None:
     cut = trained(tmp_path, hooks, "p.toml", "--resume", "--set", "run.max_epochs=4")
     assert cut.id != whole.id
     assert validations(cut) == validations(whole)
-    best = [read_manifest(links(run.checkpoints)["best"])["it"] for run in (whole, cut)]
+    best = [read_manifest(read_links(run.checkpoints)["best"])["it"] for run in (whole, cut)]
     assert best[0] == best[1]
 
 
@@ -202,12 +202,12 @@ def test_formulas(text: str, names: tuple[str, ...], value: float | None) -> Non
 @pytest.mark.parametrize("name", ["accuracy", "cls/acc", "top-5", "val-loss", "acc@5", "f1 macro"])
 def test_names_are_no_formulas(name: str) -> None:
     assert not is_formula(name)
-    assert metrics_in(name) == (name,)
+    assert list_metrics(name) == (name,)
 
 
 def test_mode_of_a_formula_is_never_guessed() -> None:
     with pytest.raises(UserError):
-        mode_of("1 - accuracy")
-    assert mode_of("1 - accuracy", "min") == "min"
+        choose_mode("1 - accuracy")
+    assert choose_mode("1 - accuracy", "min") == "min"
     with pytest.raises(ConditionError):
         parse_formula("open('x') + 1")

@@ -143,7 +143,7 @@ def test_a_training_that_dies_before_it_says_who_it_is_is_over(tmp_path: Path, m
     monkeypatch.setattr(launch.sys, "executable", "/bin/false")
     launch.start(run).wait()
     assert run.life() == "gone"
-    assert plain.follow(run, io.StringIO()) == feed.EXIT_LOST
+    assert plain.print_run(run, io.StringIO()) == feed.EXIT_LOST
 
 
 @pytest.mark.parametrize(

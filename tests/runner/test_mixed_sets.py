@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import DataLoader
 
-from hookflow.cli.resume import Changes
-from hookflow.cli.run import forked
+from hookflow.cli.resume import PipelineChanges
+from hookflow.cli.run import make_fork
 from hookflow.runner.data.mixed import MixOrder, RandomOrder, TogetherOrder, TurnOrder
 from tests.conftest import NewRun, Train, Trained, circle, hookflow_here, messages, reason, records, strikes, wait_for
 from tests.runner.mixed_parts import BATCH, SIZES, AnswersInSetB, Net, Notes, examples
@@ -350,7 +350,7 @@ class TestFork:
         parent = trained(EVERY_4, pipeline=write(IN_TURNS, kind=kind, loader=loader))
         begin = sets_seen[:8]
         sets_seen.clear()
-        child = forked(f"{parent.path}:it00000008", None, Changes(("data.mix={a=1, b=1}",)))
+        child = make_fork(f"{parent.path}:it00000008", None, PipelineChanges(("data.mix={a=1, b=1}",)))
         assert train_here(child) == 0, reason(child)
         assert begin == [*"aaabaaab"]
         assert sets_seen[:4] == [*"abab"]
@@ -360,7 +360,7 @@ class TestFork:
         self, write: Write, trained: Trained, train_here: Train, sets_seen: list[str | None]
     ) -> None:
         parent = trained(EVERY_4, pipeline=write(IN_TURNS))
-        child = forked(f"{parent.path}:it00000008", None, Changes(('data.train.b.args={name="a"}',)))
+        child = make_fork(f"{parent.path}:it00000008", None, PipelineChanges(('data.train.b.args={name="a"}',)))
         assert train_here(child) == 0, reason(child)
         assert any("data.train.b is another" in text for text in messages(child, "warn"))
 

@@ -17,7 +17,7 @@ import tomli
 import torch
 from torch import nn
 
-from hookflow.graph.observation import Method, Seen, Slots, missing, never_seen
+from hookflow.graph.observation import Method, ObservedBinding, Slots, find_unseen_slots, missing
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import load
 from hookflow.runner.builder.build import build
@@ -47,7 +47,7 @@ def observed(
     return plan, observe(loaded, plan, TOY.parent, lambda *said: None)
 
 
-def by_method(seen: Iterable[Seen]) -> dict[Method, Slots]:
+def by_method(seen: Iterable[ObservedBinding]) -> dict[Method, Slots]:
     """Return what each method was seen to touch, at all of its points and in both halves of an `around`."""
     result: dict[Method, Slots] = {}
     for one in seen:
@@ -144,7 +144,7 @@ def test_what_is_declared_is_not_missing_and_what_is_not_seen_is_told() -> None:
     }
     plan, result = observed(hooks)
     assert not missing(plan, result.seen)
-    assert never_seen(result.seen) == {"draws": Slots(writes=("model",))}, "logs has not fired"
+    assert find_unseen_slots(result.seen) == {"draws": Slots(writes=("model",))}, "logs has not fired"
     assert [(one.hook, one.why) for one in result.silent] == [("logs", "run.test is off")]
 
 
@@ -324,8 +324,8 @@ def test_what_is_written_is_noted_and_done_to_the_original(name: str, kept: bool
     result = done(operation, of)
     assert result == done(operation, plain)
     assert notes["writes"] == expected
-    assert of.quietly() == plain
-    assert list(of.quietly()) == list(plain), "in this order"
+    assert of.copy_unwatched() == plain
+    assert list(of.copy_unwatched()) == list(plain), "in this order"
     assert original == (plain if kept else CONTENT)
 
 
@@ -335,5 +335,5 @@ def test_it_takes_over_what_others_have_written() -> None:
     del original["a"]
     original["d"] = 4
     of.take_over(original)
-    assert of.quietly() == original
+    assert of.copy_unwatched() == original
     assert notes == {"reads": set(), "writes": set()}

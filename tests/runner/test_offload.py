@@ -22,7 +22,7 @@ from hookflow.offload.hook_process import TensorChannel
 from hookflow.offload.hook_thread import HookThread, QueuedFiring
 from hookflow.offload.model_copies import ModelCopies, copy_arguments
 from hookflow.pipeline.load import parse
-from hookflow.pipeline.use import refer
+from hookflow.pipeline.use import resolve_use
 from tests.conftest import TOY, NewRun, Trained, ended, reason, records, refusal
 from tests.runner.same import assert_same, final_state, logged
 from tests.support.hook_nodes import node, plan
@@ -202,7 +202,7 @@ def test_a_full_queue(when_full: WhenFull, fired: list[int], dropped: int) -> No
             may_go_on.wait(10)
 
     for k in range(5):
-        if worker.makes_room():
+        if worker.make_room():
             worker.put(QueuedFiring(BINDING, k, 0.0, lambda k=k: fire(k), None, None))
         assert begun.wait(10)
     may_go_on.set()
@@ -236,7 +236,7 @@ def test_a_hook_that_hangs_is_named_while_the_training_waits_for_it(
     assert begun.wait(LIMIT)
     if waits_for == "room":
         worker.put(QueuedFiring(BINDING, 8, 0.0, lambda: None, None, None))
-        assert worker.makes_room()
+        assert worker.make_room()
     worker.wait()
     assert len(said) >= 3
     for text in said:
@@ -383,7 +383,7 @@ def test_a_process_imports_what_its_run_names_and_nothing_of_its_folder(
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.py").write_text("import sys\nassert not sys.argv[0].endswith('hook_process.py')\n")
-    refer("./other.py:sys", tmp_path, None)  # as another run of this Python process has done
+    resolve_use("./other.py:sys", tmp_path, None)  # as another run of this Python process has done
     trained(WATCHES % (0, 'offload="process"'))
 
 

@@ -99,7 +99,7 @@ def test_what_cannot_be_written_is_told(capsys: pytest.CaptureFixture[str]) -> N
 LEAVES = """
 import atexit, gc, os, sys
 from hookflow.runner.attempt import main, session
-session.SETTLE, main.GRACE = 0.1, float(sys.argv[3])
+session.THREAD_SETTLE_SECONDS, main.EXIT_GRACE_SECONDS = 0.1, float(sys.argv[3])
 main.prepare_exit()
 
 class Hook:

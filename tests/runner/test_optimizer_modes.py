@@ -10,8 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 import hookflow
-from hookflow.cli.resume import Changes
-from hookflow.cli.run import forked
+from hookflow.cli.resume import PipelineChanges
+from hookflow.cli.run import make_fork
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.model.optimizer_modes import OptimizerModes
 from tests.cli.conftest import invoke
@@ -217,7 +217,7 @@ def test_the_best_are_the_weights_of_eval_everywhere(trained: Trained, train_her
     assert f"loss {lowest:.4g}"[:9] in " ".join(invoke("val", str(path)).split())
     another = 'optimizer={use="torch.optim:SGD", args={lr=0.0}}'
     for name in ("best", "last"):
-        child = forked(f"{run_dir.path}:{name}", None, Changes((another, "run.max_epochs=4")))
+        child = make_fork(f"{run_dir.path}:{name}", None, PipelineChanges((another, "run.max_epochs=4")))
         assert train_here(child) == 0, reason(child)
         weights: list[Any] = [final_state(child)["model"], read(store.names()[name])["model"]]
         assert_same(*({key: w[key] for key, _ in Net().named_parameters()} for w in weights))

@@ -24,7 +24,7 @@ from torch import nn
 
 import hookflow
 from hookflow.errors import UserError
-from hookflow.events.now import iters_in, open_memory
+from hookflow.events.now import open_memory, read_num_iters
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import CheckpointStore
@@ -402,8 +402,8 @@ def test_what_was_accumulated_when_a_worker_hangs_is_discarded(
     run_dir = new_run(over("HangsOnce", workers=1), args, "run.sanity=false", hasty, *overrides)
     training = Training(run_dir)
     wait_for(mark.exists)
-    with open_memory(run_dir.now_of(0)) as memory:
-        wait_for(lambda: iters_in(memory) == done)
+    with open_memory(run_dir.find_now_path(0)) as memory:
+        wait_for(lambda: read_num_iters(memory) == done)
     training.signal(signal.SIGTERM)
     assert training.wait() == 143
     assert CheckpointStore(run_dir.checkpoints).names()["last"].name == f"it{done:08d}"

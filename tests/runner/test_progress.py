@@ -7,7 +7,7 @@ import pytest
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
-from hookflow.monitor.progress_bars import progress_bars
+from hookflow.monitor.progress_bars import make_progress_bars
 from hookflow.monitor.state import RunState
 from tests.conftest import Trained, records
 
@@ -45,13 +45,15 @@ def test_a_bar_is_there_while_it_lasts(exported: RunDir) -> None:
     for record in records(exported):
         state.apply(record)  # type: ignore[arg-type]
         if record["k"] == "progress":
-            bars.append([(bar.done, bar.whole) for bar in progress_bars(state) if bar.name.startswith("exports: ")])
+            bars.append(
+                [(bar.done, bar.whole) for bar in make_progress_bars(state) if bar.name.startswith("exports: ")]
+            )
     assert bars == [[(0, 3)], [(1, 3)], [], [(0, 0)], [], [(0, 3)], [(1, 3)], []]
 
 
 def test_plain_lines_say_how_it_ended(exported: RunDir) -> None:
     out = io.StringIO()
-    plain.follow(exported, out)
+    plain.print_run(exported, out)
     lines = [line.split(" progress ", 1)[1].split() for line in out.getvalue().splitlines() if " progress " in line]
     assert [line[:3] for line in lines] == [
         ["exports:", "shards", "3/3"],

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hookflow.runner.device.random_state import generators_restored, random_state, set_random_state
+from hookflow.runner.device.random_state import random_state, restore_generators, set_random_state
 
 
 def test_the_generator_of_mps_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_the_generator_of_mps_is_restored(monkeypatch: pytest.MonkeyPatch) -> No
     set_random_state(state, device)
     assert torch.equal(torch.rand(3, generator=simulated), drawn)
     set_random_state(state, device)
-    with generators_restored(device, 5):
+    with restore_generators(device, 5):
         assert torch.equal(
             torch.rand(3, generator=simulated), torch.rand(3, generator=torch.Generator().manual_seed(5))
         )

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 import torch
 
-from hookflow.events.log import Tail, event_log
+from hookflow.events.log import TailReader, event_log
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.png import encode_png
 from hookflow.runner.device.cuda import event_of_stream
 from hookflow.runner.logging import media
 from hookflow.runner.logging import recorder as module
-from hookflow.runner.logging.media import copied, drawn, pixels
+from hookflow.runner.logging.media import copy_image, read_pixels, render_figure
 from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.logging.timing import Timeline, TimingAggregator
 from hookflow.runner.model.task import scalar
-from hookflow.service.runs import recorded_plan
+from hookflow.service.runs import read_recorded_plan
 from tests.conftest import TESTS, NewRun, Trained, messages, reason, records
 from tests.distributed.several import carry_out
 from tests.hooks.stand_ins import OnCuda
@@ -41,7 +41,7 @@ def run_dir(tmp_path: Path) -> RunDir:
 @pytest.fixture
 def recorder(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[EventRecorder]:
     """A recorder whose thread flushes when it is closed alone."""
-    monkeypatch.setattr(module, "PERIOD", LIMIT)
+    monkeypatch.setattr(module, "POLL_PERIOD_SECONDS", LIMIT)
     made = EventRecorder(run_dir, lambda command: None)
     made.start()
     yield made
@@ -49,7 +49,7 @@ def recorder(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Event
 
 
 def read(run_dir: RunDir) -> list[dict[str, Any]]:
-    return Tail(run_dir.events).read_all()
+    return TailReader(run_dir.events).read_all()
 
 
 def fail(*_: object) -> int:
@@ -91,7 +91,7 @@ def test_a_torn_line_costs_no_later_one(
 
 def test_a_disk_that_hangs_does_not_keep_the_process(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     answered = threading.Event()
-    monkeypatch.setattr(module, "GRACE", 0.1)
+    monkeypatch.setattr(module, "GRACE_SECONDS", 0.1)
     monkeypatch.setattr(os, "write", lambda file, data: answered.wait(60) and len(data))
     recorder = EventRecorder(run_dir, lambda command: None)
     recorder.put("end")
@@ -135,7 +135,7 @@ def test_the_training_logs_on_while_a_flush_waits_for_the_device(run_dir: RunDir
 def test_a_device_that_hangs_does_not_keep_the_process_and_is_named(
     run_dir: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "GRACE", 0.1)
+    monkeypatch.setattr(module, "GRACE_SECONDS", 0.1)
     device = BusyDevice()
     recorder = EventRecorder(run_dir, lambda command: None)
     recorder.scalar("number", torch.ones(()), device)
@@ -350,14 +350,14 @@ def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeyp
 
     def slow(image: torch.Tensor) -> Any:
         assert given.wait(LIMIT)
-        return pixels(image)
+        return read_pixels(image)
 
     def closed(logged: media.MediaRecorder) -> None:
         given.set()
         close(logged)
 
-    monkeypatch.setattr(media, "PLACES", 4)
-    monkeypatch.setattr(media, "pixels", slow)
+    monkeypatch.setattr(media, "MAX_QUEUED_ITEMS", 4)
+    monkeypatch.setattr(media, "read_pixels", slow)
     monkeypatch.setattr(media.MediaRecorder, "close", closed)
     run = trained('hooks.floods={use="./logging_hooks.py:Floods", args={count=50}}', SHORT)
     written = len(records(run, "image"))
@@ -387,26 +387,30 @@ def test_what_is_no_image_is_refused_where_it_is_logged(what: str, message: str,
 
 def test_channels_may_come_first_or_last_and_values_become_bytes() -> None:
     wide = torch.rand(3, 8, 10)
-    assert torch.equal(copied(wide, ""), wide.permute(1, 2, 0))
-    assert torch.equal(copied(wide.permute(1, 2, 0), ""), wide.permute(1, 2, 0))
-    assert copied(torch.zeros(8, 10), "").shape == (8, 10, 1)
-    assert copied(torch.zeros(1, 8, 10), "").shape == (8, 10, 1)
+    assert torch.equal(copy_image(wide, ""), wide.permute(1, 2, 0))
+    assert torch.equal(copy_image(wide.permute(1, 2, 0), ""), wide.permute(1, 2, 0))
+    assert copy_image(torch.zeros(8, 10), "").shape == (8, 10, 1)
+    assert copy_image(torch.zeros(1, 8, 10), "").shape == (8, 10, 1)
     small = np.zeros((4, 7, 3), np.uint8)
-    assert copied(small, "").shape == (4, 7, 3), "an array has them last where both would do"
-    assert copied(torch.from_numpy(small), "").shape == (7, 3, 4), "a tensor first"
+    assert copy_image(small, "").shape == (4, 7, 3), "an array has them last where both would do"
+    assert copy_image(torch.from_numpy(small), "").shape == (7, 3, 4), "a tensor first"
     values = torch.tensor([[-1.0, 0.0, 0.5, 1.0, 2.0, float("nan")]])
-    assert pixels(copied(values, "")).ravel().tolist() == [0, 0, 128, 255, 255, 0]
-    assert pixels(copied(values.bfloat16(), "")).ravel().tolist() == [0, 0, 128, 255, 255, 0]
-    assert pixels(copied(torch.tensor([[True, False]]), "")).ravel().tolist() == [255, 0]
-    assert pixels(copied(np.array([[7, 255]], np.uint8)[:, ::-1], "")).ravel().tolist() == [255, 7]
+    assert read_pixels(copy_image(values, "")).ravel().tolist() == [0, 0, 128, 255, 255, 0]
+    assert read_pixels(copy_image(values.bfloat16(), "")).ravel().tolist() == [0, 0, 128, 255, 255, 0]
+    assert read_pixels(copy_image(torch.tensor([[True, False]]), "")).ravel().tolist() == [255, 0]
+    assert read_pixels(copy_image(np.array([[7, 255]], np.uint8)[:, ::-1], "")).ravel().tolist() == [255, 7]
     with pytest.raises(TypeError, match="uint8, floating"):
-        copied(torch.zeros(3, 3, dtype=torch.int64), "")
+        copy_image(torch.zeros(3, 3, dtype=torch.int64), "")
 
 
 def test_an_image_of_pil_is_taken_with_its_palette() -> None:
     image = pytest.importorskip("PIL.Image", reason="it comes with the extra dev")
     red = image.new("RGB", (3, 2), (255, 0, 0))
-    assert pixels(copied(red, "")).tolist() == pixels(copied(red.convert("P"), "")).tolist() == 2 * [3 * [[255, 0, 0]]]
+    assert (
+        read_pixels(copy_image(red, "")).tolist()
+        == read_pixels(copy_image(red.convert("P"), "")).tolist()
+        == 2 * [3 * [[255, 0, 0]]]
+    )
 
 
 def test_a_figure_keeps_its_canvas_and_is_drawn() -> None:
@@ -414,7 +418,7 @@ def test_a_figure_keeps_its_canvas_and_is_drawn() -> None:
     figure = figures.Figure(figsize=(3, 2), dpi=50)
     figure.add_subplot().plot([0, 1], color="red")
     before = figure.canvas
-    image = drawn(figure, "")
+    image = render_figure(figure, "")
     assert figure.canvas is before
     assert image.shape == (100, 150, 4)
     assert image[..., :3].unique().numel() > 2
@@ -490,7 +494,7 @@ def test_triggers_hold_and_its_time_is_its_own(trained: Trained) -> None:
     for frame in frames:
         checks.update(frame.get("checks", {}))  # type: ignore[attr-defined]
         totals.update({binding: entry[1] for binding, entry in frame["hooks"].items()})  # type: ignore[attr-defined]
-    (listens,) = recorded_plan(run_dir).at("on_log")
+    (listens,) = read_recorded_plan(run_dir).at("on_log")
     assert 0 < checks[str(listens.id)] < totals[str(listens.id)]
 
 

@@ -12,11 +12,17 @@ import torch
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.runner.checkpoint.manifest import MANIFEST, read_manifest, seal
-from hookflow.runner.checkpoint.resume_rules import UNREADABLE, ChangeRule, changes_between, changes_since, recorded
+from hookflow.runner.checkpoint.manifest import MANIFEST_FILE, make_sealed_text, read_manifest
+from hookflow.runner.checkpoint.resume_rules import (
+    UNREADABLE_HOOKS_NOTE,
+    ChangeRule,
+    find_changes,
+    find_changes_since,
+    read_recorded,
+)
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.runner.process.launch import PROPOSED, commit_resume, rollback_resume, stage_resume
+from hookflow.runner.process.launch import CHANGEABLE_FACTS, commit_resume, rollback_resume, stage_resume
 from hookflow.runner.state.stateful_parts import trigger_key
 from tests.conftest import TOY, NewRun, Train, Trained, hookflow, hookflow_here, messages, records, run_here, strikes
 from tests.distributed.several import carry_out, printed
@@ -56,7 +62,7 @@ def test_a_checkpoint_of_another_model_or_optimizer_is_the_users_mistake(
     manifest = read_manifest(newest)
     if "max_epochs" in change:
         del manifest["files"]["model.pt"]
-    (newest / MANIFEST).write_text(seal(manifest))
+    (newest / MANIFEST_FILE).write_text(make_sealed_text(manifest))
     assert train_here(run_dir, resume=True) == 2
     reason = str(records(run_dir, "refused")[-1]["reason"])
     assert "does not fit this pipeline" in reason and expected in reason
@@ -234,8 +240,8 @@ def test_each_change_is_told_and_may_be_allowed(new_run: NewRun, train_here: Tra
     ],
 )
 def test_what_may_change_by_itself(new_run: NewRun, change: str, may: ChangeRule, expected: list[str]) -> None:
-    then, now = (recorded(run.path) for run in (new_run(), new_run(change)))
-    changes = [*changes_between((then[0].pipeline, then[1]), (now[0].pipeline, now[1]))]
+    then, now = (read_recorded(run.path) for run in (new_run(), new_run(change)))
+    changes = [*find_changes((then[0].pipeline, then[1]), (now[0].pipeline, now[1]))]
     assert {item.may for item in changes} == {may}
     assert [any(words in item.text for item in changes) for words in expected] == [True] * len(expected)
 
@@ -249,18 +255,18 @@ def test_what_is_recorded_is_read_as_it_stands(new_run: NewRun) -> None:
         .replace("[run]", '[run]\ndir = "${env:HOOKFLOW_NO_SUCH_VARIABLE}"')
     )
     run_dir.pipeline.write_text(text)
-    pipeline = recorded(run_dir.path)[0].pipeline
+    pipeline = read_recorded(run_dir.path)[0].pipeline
     assert list(pipeline.hooks) == re.findall(r"^\[hooks\.(\w+)]", text, re.MULTILINE)
     assert str(pipeline.run.dir) == "${env:HOOKFLOW_NO_SUCH_VARIABLE}"
 
 
 def test_hooks_that_cannot_be_read_any_more_must_be_allowed(new_run: NewRun) -> None:
     run_dir = new_run()
-    loaded, plan = recorded(run_dir.path)
-    assert changes_since(run_dir.path, loaded.pipeline, plan) == []
+    loaded, plan = read_recorded(run_dir.path)
+    assert find_changes_since(run_dir.path, loaded.pipeline, plan) == []
     run_dir.plan.write_text('{"hooks": []}')
-    (change,) = changes_since(run_dir.path, loaded.pipeline, plan)
-    assert (change.may, change.text) == (ChangeRule.ALLOWED, UNREADABLE)
+    (change,) = find_changes_since(run_dir.path, loaded.pipeline, plan)
+    assert (change.may, change.text) == (ChangeRule.ALLOWED, UNREADABLE_HOOKS_NOTE)
 
 
 @pytest.mark.parametrize(("then", "now"), [("raise", "skip"), ("skip", "ignore")])
@@ -328,7 +334,9 @@ def test_nothing_changes_before_it_is_read(finished: RunDir, tmp_path: Path, doo
     assert left == before
     assert finished.events.read_bytes().startswith(log)
     assert len(records(finished, "run")) == len(records(finished, "end")) == 1
-    assert {fact: finished.describe()[fact] for fact in PROPOSED} == {fact: facts[fact] for fact in PROPOSED}
+    assert {fact: finished.describe()[fact] for fact in CHANGEABLE_FACTS} == {
+        fact: facts[fact] for fact in CHANGEABLE_FACTS
+    }
     assert "finished" in hookflow_here("runs", cwd=tmp_path).stdout
     shown = hookflow_here("show", finished.id, cwd=tmp_path).stdout
     assert "finished" in shown
@@ -342,14 +350,14 @@ def test_nothing_changes_before_it_is_read(finished: RunDir, tmp_path: Path, doo
 
 def test_an_adoption_that_was_cut_short_is_finished(finished: RunDir, new_run: NewRun) -> None:
     other = new_run("run.max_epochs=9")
-    stage_resume(*recorded(other.path), finished, other.path)
+    stage_resume(*read_recorded(other.path), finished, other.path)
     rollback_resume(finished)
     assert "max_epochs = 9" not in finished.pipeline.read_text(), "it had not begun"
-    stage_resume(*recorded(other.path), finished, other.path)
+    stage_resume(*read_recorded(other.path), finished, other.path)
     finished.proposed.plan.replace(finished.plan)
     rollback_resume(finished)
     assert "max_epochs = 9" in finished.pipeline.read_text()
-    assert finished.describe()["source"] == str(recorded(other.path)[0].source)
+    assert finished.describe()["source"] == str(read_recorded(other.path)[0].source)
     assert not finished.proposed.path.exists()
     commit_resume(finished)  # nothing is proposed
 

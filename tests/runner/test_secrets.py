@@ -15,7 +15,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.builder.build import build
 from hookflow.runner.process.launch import prepare, start
-from hookflow.text import mask, masked, unmask
+from hookflow.text import mask, masked, remove_masks
 from tests.conftest import TOY, NewRun, Train, hookflow_here, records
 
 TOKEN, ODD, PIN = "hunter2-correct-horse", "a 'b'/c&d\\", "271828182845904523"
@@ -120,7 +120,7 @@ def test_a_variable_that_only_names_something_is_shown(
         parse(TOY.read_text(), TOY, overrides)
         assert masked("accuracy") == ("${env:HOOKFLOW_NAMED}" if is_masked else "accuracy")
     finally:
-        unmask(["HOOKFLOW_NAMED"])
+        remove_masks(["HOOKFLOW_NAMED"])
 
 
 def test_a_metric_that_the_environment_names_is_recorded_by_its_name(
@@ -211,7 +211,7 @@ def test_what_is_short_or_a_path_is_no_secret(tmp_path: Path) -> None:
     mask({"SHORT": "12345", "PATH": str(tmp_path), "NUMBER": "123456", "KEY": "0123456789abcdef"})
     text = f"12345 in {tmp_path}, it00123456, 123456, x0123456789abcdefx"
     assert masked(text) == f"12345 in {tmp_path}, it00123456, ${{env:NUMBER}}, x${{env:KEY}}x"
-    unmask(["KEY"])
+    remove_masks(["KEY"])
     assert masked("0123456789abcdef and 123456") == "0123456789abcdef and ${env:NUMBER}"
 
 

@@ -12,7 +12,7 @@ from hookflow.pipeline.load import load, parse
 from hookflow.pipeline.schema import Pipeline
 from hookflow.runner.builder.build import build
 from hookflow.runner.device import precision
-from hookflow.runner.device.precision import CUBLAS, choose_precision
+from hookflow.runner.device.precision import CUBLAS_VARIABLE, choose_precision
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records, refusal
 from tests.runner.same import assert_same, final_state, logged
 from tests.support.plain_training import NET, OFF, by_hand, sgd
@@ -23,7 +23,7 @@ SEES = ('hooks.sees={use="./numeric_faults.py:Settings"}', "run.max_epochs=1")
 def now() -> tuple[object, ...]:
     cudnn = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
     tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    deterministic = torch.are_deterministic_algorithms_enabled(), os.environ.get(CUBLAS)
+    deterministic = torch.are_deterministic_algorithms_enabled(), os.environ.get(CUBLAS_VARIABLE)
     return torch.get_num_threads(), *deterministic, *cudnn, *tf32
 
 
@@ -37,7 +37,7 @@ def now() -> tuple[object, ...]:
     ],
 )
 def test_a_run_puts_them_back(trained: Trained, monkeypatch: pytest.MonkeyPatch, keys: list[str], seen: str) -> None:
-    monkeypatch.delenv(CUBLAS, raising=False)
+    monkeypatch.delenv(CUBLAS_VARIABLE, raising=False)
     before = now()
     run_dir = trained(*SEES, *keys)
     assert any(seen in line for line in messages(run_dir)), messages(run_dir)
@@ -201,7 +201,7 @@ def full(kind: str) -> str:
 
 
 def advice(pipeline: Pipeline, error: BaseException) -> str:
-    return precision.advice(pipeline, error, saved=False)
+    return precision.suggest_memory_savings(pipeline, error, saved=False)
 
 
 @pytest.mark.parametrize(

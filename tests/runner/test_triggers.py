@@ -13,8 +13,8 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.plan import Trigger as Written
-from hookflow.graph.points import POINTS
-from hookflow.graph.schedule import Length, forecast
+from hookflow.graph.points import DEFAULT_POINTS
+from hookflow.graph.schedule import Length, compute_forecasts
 from hookflow.hooks.base import Hook
 from hookflow.pipeline.by_epoch import EpochLengths
 from hookflow.pipeline.values import Interval
@@ -41,12 +41,14 @@ class Place:
 
 
 def trigger_of(written: Written, place: Place, point: str = "after_train_iter") -> ScheduledTrigger:
-    return ScheduledTrigger(bound(point, written), POINTS[point], place)
+    return ScheduledTrigger(bound(point, written), DEFAULT_POINTS[point], place)
 
 
 def test_a_throttled_firing_that_comes_once_is_spent_when_it_fires() -> None:
     written = Written.parse(once=True)
-    trigger = ThrottledTrigger(bound("after_train_iter", written), POINTS["after_train_iter"], Place(), None, {"h": 3})
+    trigger = ThrottledTrigger(
+        bound("after_train_iter", written), DEFAULT_POINTS["after_train_iter"], Place(), None, {"h": 3}
+    )
     assert [trigger() for _ in range(9)] == [False, False, True, *[False] * 6]
 
 
@@ -63,7 +65,7 @@ def test_a_throttled_firing_that_comes_once_is_spent_when_it_fires() -> None:
     ],
 )
 def test_another_every_counts_on(point: str, before: str | None, after: str | None, done: int, next_: int) -> None:
-    place, ahead = Place(), POINTS[point].ahead
+    place, ahead = Place(), DEFAULT_POINTS[point].ahead
     first, resumed, new = (trigger_of(Written.parse(every=every), place, point) for every in (before, after, after))
     for place.iter in range(1 - ahead, done + 1 - ahead):
         first()
@@ -209,7 +211,9 @@ def fired(run: Walk, point: str, written: Written, *, spared: bool, hold: bool =
 
     With `spared` it is asked only where its `next` says so; with `hold` it has a condition, of odd iterations.
     """
-    trigger = ScheduledTrigger(bound(point, written), POINTS[point], run, (lambda: run.iter % 2 == 1) if hold else None)
+    trigger = ScheduledTrigger(
+        bound(point, written), DEFAULT_POINTS[point], run, (lambda: run.iter % 2 == 1) if hold else None
+    )
     result, visit = [], 0
     for here in run.points():
         if here == point:
@@ -229,8 +233,8 @@ def test_asked_from_next_on_it_fires_as_always_asked(length: Length, point: str,
 def test_the_forecast_is_what_it_does(length: Length, point: str, written: Written) -> None:
     plan = Plan("p", (), (bound(point, written),), ())
     result = fired(Walk(length), point, written, spared=True)
-    told = forecast(plan, length)[0]
-    if POINTS[point].kind == "module":
+    told = compute_forecasts(plan, length)[0]
+    if DEFAULT_POINTS[point].kind == "module":
         assert told.times is None or not result  # which depends on how many modules there are
         assert len(result) < 2 or written.once or f"{len(result):,} times" in told.text
     else:
@@ -239,21 +243,21 @@ def test_the_forecast_is_what_it_does(length: Length, point: str, written: Writt
     assert (told.first == "never") == (not result)
     if number.isdecimal():
         assert int(number) == result[0] + 1
-    less = forecast(plan, replace(length, iters_per_epoch=None))[0]
+    less = compute_forecasts(plan, replace(length, iters_per_epoch=None))[0]
     assert less.times in (None, told.times), "what is said without knowing the batches of an epoch stays true"
 
 
 @given(lengths, st.sampled_from(AT), triggers(counted), st.data())
 def test_saved_and_loaded_it_continues(length: Length, point: str, written: Written, data: st.DataObject) -> None:
     run = Walk(length)
-    straight, broken = (ScheduledTrigger(bound(point, written), POINTS[point], run) for _ in range(2))
+    straight, broken = (ScheduledTrigger(bound(point, written), DEFAULT_POINTS[point], run) for _ in range(2))
     for here in run.points():
         if here == point:
             answers = [run.iter >= trigger.next and trigger() for trigger in (straight, broken)]
             assert answers[0] == answers[1]
             if data.draw(st.booleans()):
                 state = broken.state_dict()
-                broken = ScheduledTrigger(bound(point, written), POINTS[point], run)
+                broken = ScheduledTrigger(bound(point, written), DEFAULT_POINTS[point], run)
                 broken.load_state_dict(state)
                 assert broken.state_dict() == state
 
@@ -292,7 +296,7 @@ def test_saved_and_loaded_it_continues(length: Length, point: str, written: Writ
 def test_when_it_fires(point: str, trigger: Written, expected: list[int]) -> None:
     """The numbers are iterations done, or epochs, in a run of four epochs of ten."""
     visits = fired(Walk(Length(4, None, iters_per_epoch=10)), point, trigger, spared=True)
-    assert [visit + (not POINTS[point].ahead) for visit in visits] == expected
+    assert [visit + (not DEFAULT_POINTS[point].ahead) for visit in visits] == expected
 
 
 def told(at: str, when: str, name: str = "told", **more: object) -> str:

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from hookflow.api.recorded import RecordedRun
-from hookflow.cli.resume import Changes
-from hookflow.cli.run import forked
+from hookflow.cli.resume import PipelineChanges
+from hookflow.cli.run import make_fork
 from hookflow.errors import UserError, Where
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.pipeline.components import WeightsSection
@@ -308,7 +308,7 @@ def test_they_are_evaluated_loaded_and_forked(trained: Trained, train_here: Trai
     (listed,) = [each for each in json.loads(invoke("checkpoints", run_dir.path, "--format", "json"))
                  if "best-loss" in each["names"]]  # fmt: skip
     assert Path(listed["path"]).name == best.path.name and not listed["damage"]
-    fork = forked(str(best.path), None, Changes(("run.max_epochs=5",)))
+    fork = make_fork(str(best.path), None, PipelineChanges(("run.max_epochs=5",)))
     assert train_here(fork) == 0, reason(fork)
     assert any('has no state of the optimizer "optimizer": it starts without one' in text for text in messages(fork))
     assert records(fork, "end")[-1]["ep"] == 5
@@ -351,7 +351,7 @@ def test_what_is_frozen_is_left_out_and_comes_from_the_model(trained: Trained, t
     measured = {record["it"]: record["v"] for record in records(apart, "metrics") if record["split"] == "val"}  # type: ignore[index]
     best = RecordedRun(apart).checkpoint("best")
     assert json.loads(invoke("val", best.path, "--format", "json"))["metrics"] == measured[best.iter]
-    fork = forked(str(best.path), None, Changes(("run.max_epochs=5", "optimizer.args.lr=0.05")))
+    fork = make_fork(str(best.path), None, PipelineChanges(("run.max_epochs=5", "optimizer.args.lr=0.05")))
     assert train_here(fork) == 0, reason(fork)
 
 

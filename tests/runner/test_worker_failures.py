@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from hookflow.errors import Where
 from hookflow.events.rundir import RunDir
 from hookflow.runner.data import workers
-from hookflow.runner.data.loader import collated
+from hookflow.runner.data.loader import collate_examples
 from hookflow.runner.data.source import Source, as_source, close
-from hookflow.runner.data.workers import SharedMemoryError, WorkerError, explaining_worker_errors
+from hookflow.runner.data.workers import SharedMemoryError, WorkerError, call_explaining_worker_errors
 from tests.support.data_loaders import context
 from tests.support.data_sources import source
 
@@ -86,7 +86,7 @@ def by_an_own_loader(trouble: Callable[[], Any]) -> Source:
 def failure_of(made: Source) -> str:
     """Return what the training says of a worker's failure, with its notes."""
     with pytest.raises(WorkerError) as raised:
-        explaining_worker_errors(lambda: list(made.epoch(0)))
+        call_explaining_worker_errors(lambda: list(made.epoch(0)))
     text = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", [])])
     del raised
     close(made)
@@ -140,7 +140,7 @@ def no_room(examples: list[Any]) -> Any:
 
 def test_shared_memory_that_is_full_is_told_as_that() -> None:
     with pytest.raises(SharedMemoryError, match="shared memory ran out"):
-        collated([torch.zeros(1)] * 2, [0, 1], no_room, "train")
+        collate_examples([torch.zeros(1)] * 2, [0, 1], no_room, "train")
     made = source(
         Bad(lambda: torch.zeros(1)), workers=1, batch_size=2, collate="../runner/test_worker_failures.py:no_room"
     )
@@ -154,7 +154,10 @@ def test_a_limit_of_processor_time_is_a_cause_of_sigkill(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (hard, hard))
     is_limited = hard != resource.RLIM_INFINITY
-    for text in (RunDir(tmp_path).ended_by(-signal.SIGKILL), workers._died(1, signal.strsignal(signal.SIGKILL))):
+    for text in (
+        RunDir(tmp_path).ended_by(-signal.SIGKILL),
+        workers._describe_death(1, signal.strsignal(signal.SIGKILL)),
+    ):
         assert "memory" in text
         assert ("60 s (ulimit -t)" in text) == is_limited
     assert "processor time" in RunDir(tmp_path).ended_by(-signal.SIGXCPU)

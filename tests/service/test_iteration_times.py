@@ -20,7 +20,7 @@ from hookflow.service.iteration_times import (
     read_traced_times,
     without_hooks,
 )
-from hookflow.service.runs import recorded_plan
+from hookflow.service.runs import read_recorded_plan
 from tests.cli.conftest import invoke, refused
 from tests.conftest import NewRun, Trained
 from tests.monitor.fake_run import append, record
@@ -94,7 +94,7 @@ def test_the_means_of_a_run_add_up_to_its_iterations(trained: Trained) -> None:
         if written["k"] == "frame":
             iterations += written["iters"][0]
             total += written["iters"][1]
-    times = read_mean_times(run_dir, recorded_plan(run_dir))
+    times = read_mean_times(run_dir, read_recorded_plan(run_dir))
     assert times.num_iterations == iterations
     if not times.has_part:
         assert times.total == pytest.approx(total / iterations)
@@ -202,7 +202,7 @@ def test_an_iteration_without_a_hook_is_shorter_by_its_calls() -> None:
 
 def test_what_if_prints_what_a_hook_takes_and_how_it_is_measured(new_run: NewRun) -> None:
     run_dir = new_run()
-    found = recorded_plan(run_dir)
+    found = read_recorded_plan(run_dir)
     clip = next(binding for binding in found.bindings if binding.hook == "clip")
     append(run_dir, [record("run"), frame(2, 4000, {"forward": 3000}, {str(clip.id): 1000})])
     shown = invoke("graph", str(run_dir.path), "--what-if", "clip")
@@ -216,7 +216,7 @@ def test_what_if_prints_what_a_hook_takes_and_how_it_is_measured(new_run: NewRun
 def test_what_fires_outside_of_training_too_is_no_part_of_the_chain(new_run: NewRun) -> None:
     hook = 'hooks.seen={use="builtins:print", points=[{at="forward", modules=["*"], stages=["train","val"]}]}'
     run_dir = new_run(hook)
-    found = recorded_plan(run_dir)
+    found = read_recorded_plan(run_dir)
     (seen,) = found.at("forward")
     append(run_dir, [record("run"), frame(1, 100, {"forward": 60}, {str(seen.id): 30})])
     totals = AttemptTotals(1, 100, Counter({"forward": 60}), Counter({seen.id: 30}))

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import DEFAULT_POINTS
 from hookflow.graph.slots import root
 from hookflow.hooks.base import Hook
-from hookflow.hooks.inspect import methods, slots
+from hookflow.hooks.inspect import find_methods, read_slots
 from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.registry import HOOKS
 
@@ -82,8 +82,8 @@ def hook_class(name: str) -> type[Hook]:
 def slots_of(name: str) -> set[str]:
     """Return the roots of the slots that a hook declares to read or write."""
     hook = hook_class(name)
-    names = {method.name for method in methods(hook, POINTS)[0]}
-    by_kind = (slots(hook, kind, names)[0] for kind in ("reads", "writes"))
+    names = {method.name for method in find_methods(hook, DEFAULT_POINTS)[0]}
+    by_kind = (read_slots(hook, kind, names)[0] for kind in ("reads", "writes"))
     return {root(slot) for by_method in by_kind for of_one in by_method.values() for slot in of_one}
 
 

@@ -59,7 +59,7 @@ class SlowDisk:
             real(descriptor)
 
         os.fsync = slow
-        manager.GRACE = recorder.GRACE = 0.5
+        manager.ABANDON_GRACE_SECONDS = recorder.GRACE_SECONDS = 0.5
 
 
 class SlowReads:

@@ -13,7 +13,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.graph import points
 from hookflow.zoo.tasks import Classification
 
-POINTS = [point for point in points.POINTS if point.kind not in ("global", "state", "comm")]
+POINTS = [point for point in points.DEFAULT_POINTS if point.kind not in ("global", "state", "comm")]
 """All but those that PyTorch comes to whoever computes, or over several ranks alone: these have tests of their own."""
 
 

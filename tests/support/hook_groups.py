@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hookflow.errors import UserError, Where
-from hookflow.graph.groups import GroupExpander, plan_groups
+from hookflow.graph.groups import GroupExpander, make_planned_groups
 from hookflow.graph.order import compile_plan
 from hookflow.graph.plan import Node, Plan
 
@@ -14,7 +14,7 @@ def grouped(nodes: Iterable[Node], disabled: Iterable[str] = (), **entries: list
     by_name = {each.hook.name: each for each in nodes}
     disabled = list(disabled)
     hooks = [*by_name, *disabled]
-    groups, problems = plan_groups(entries, hooks, disabled, lambda key: Where(f"p.toml {key}"))
+    groups, problems = make_planned_groups(entries, hooks, disabled, lambda key: Where(f"p.toml {key}"))
     expander = GroupExpander(groups)
     expanded = {name: expand(each, expander) for name, each in by_name.items()}
     problems += expander.problems
@@ -29,6 +29,6 @@ def expand(node: Node, groups: GroupExpander) -> Node:
     after, before, ambiguous = (
         groups.expand(name, node.where, specs) for specs in (node.after, node.before, node.ambiguous_with)
     )
-    groups.refuse_required(name, node.where, node.requires)
+    groups.report_required_groups(name, node.where, node.requires)
     hook = replace(node.hook, ambiguous_with=tuple(spec.hook for spec in ambiguous))
     return replace(node, hook=hook, after=after, before=before, ambiguous_with=ambiguous)

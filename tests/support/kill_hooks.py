@@ -9,7 +9,7 @@ from random import Random
 from types import FrameType
 from typing import Any
 
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import DEFAULT_POINTS
 from hookflow.runner.checkpoint import manifest
 from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.distributed import failures
@@ -76,7 +76,7 @@ class RankKiller(Killer):
     """Does so on one of two ranks. Which attempt it is stands in the file "attempt" of the folder."""
 
     def before_run(self, run: Any) -> None:
-        failures.PATIENCE = 0.0  # who is killed reports nothing
+        failures.REPORT_WAIT_SECONDS = 0.0  # who is killed reports nothing
         attempt = int((self.folder / "attempt").read_text())
         lot = Random(f"{self.seed} {attempt}")
         if attempt < self.kills and lot.randrange(2) == run.rank:
@@ -88,7 +88,7 @@ class KillsRankOneAtTheCheckpoint:
     """Kills rank 1 as soon as the state of the first checkpoint has been copied."""
 
     def before_run(self) -> None:
-        failures.PATIENCE = 0.0
+        failures.REPORT_WAIT_SECONDS = 0.0
 
     def after_copy_checkpoint(self, run: Any) -> None:
         if run.rank == 1:
@@ -104,6 +104,6 @@ def when_killed(folder: Path) -> Counter[str]:
     return Counter(mark.name.partition(" ")[2] for mark in folder.iterdir() if " " in mark.name)
 
 
-for _point in POINTS:
+for _point in DEFAULT_POINTS:
     if _point.kind in ("standard", "step") and _point.name != "before_run":
         setattr(Killer, _point.name, Killer.fired)

@@ -11,7 +11,7 @@ from hookflow.monitor import plain
 def plain_lines(run: RunDir, code: int = 0, **options: Any) -> str:
     """Return the lines of a run until its end, which leaves with this code."""
     out = io.StringIO()
-    assert plain.follow(run, out, **options) == code
+    assert plain.print_run(run, out, **options) == code
     return out.getvalue()
 
 

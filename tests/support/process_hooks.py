@@ -30,7 +30,7 @@ class Hasty:
     """Lets the training wait less long for a data worker that hangs."""
 
     def before_run(self) -> None:
-        signals.WAIT = workers.GRACE = 0.5
+        signals.WAIT = workers.STOP_GRACE = 0.5
 
 
 class Moves:
@@ -53,7 +53,7 @@ class LeavesThread:
     """
 
     def __init__(self, seconds: float | None = None) -> None:
-        session.SETTLE, main.GRACE = (0.1, 0.1) if seconds is None else (ENDLESS, ENDLESS)
+        session.THREAD_SETTLE_SECONDS, main.EXIT_GRACE_SECONDS = (0.1, 0.1) if seconds is None else (ENDLESS, ENDLESS)
         target, args = (wait_forever, ()) if seconds is None else (time.sleep, (seconds,))
         self.thread = threading.Thread(target=target, args=args, name="uploader")
 

@@ -204,8 +204,8 @@ def _forget() -> None:
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, usual)
     use._imported.clear()
-    text.unmask([*text._values])
-    launch._KEPT.clear()
+    text.remove_masks([*text._values])
+    launch._KEPT_LOCKS.clear()
     importlib.invalidate_caches()
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # its temporary folders are not ours to remove
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from hookflow.events.packing import BINS
+from hookflow.events.packing import NUM_BINS
 from hookflow.events.records import PHASES, Record
 from tests.support.corruption import ODD
 
@@ -42,7 +42,10 @@ def _value(hint: Any, chance: random.Random, misfits: float) -> Any:
     if origin in (Union, UnionType):
         return _value(chance.choice(args), chance, misfits)
     if (origin, args) == (list, (Any,)):
-        bins = [chance.randrange(BINS), *(chance.choice([*INTEGERS, -1, -BINS]) for _ in range(chance.randrange(4)))]
+        bins = [
+            chance.randrange(NUM_BINS),
+            *(chance.choice([*INTEGERS, -1, -NUM_BINS]) for _ in range(chance.randrange(4))),
+        ]
         return [*(chance.choice(INTEGERS) for _ in range(4)), bins]
     if origin is list:
         return [_value(args[0], chance, misfits) for _ in range(chance.randrange(6))]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hookflow
-from hookflow.events.log import Appender
+from hookflow.events.log import LogAppender
 from hookflow.events.rundir import RunDir
 from hookflow.runner.logging import recorder, writers
 from hookflow.runner.logging.recorder import EventRecorder
@@ -25,7 +25,7 @@ from hookflow.runner.logging.writers import (
     WriterCall,
     WriterProgress,
     WriterThread,
-    calls_of,
+    iter_calls,
 )
 from hookflow.service.runs import scalars
 from tests.conftest import (
@@ -103,7 +103,7 @@ def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the event log is written in between: by the training alone, as the recorder's thread rests."""
-    monkeypatch.setattr(recorder, "PERIOD", LIMIT)
+    monkeypatch.setattr(recorder, "POLL_PERIOD_SECONDS", LIMIT)
     real = EventRecorder.scalar
 
     def scalar_and_flush(self: EventRecorder, *number: Any) -> None:
@@ -138,7 +138,7 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
 ) -> None:
     """So nothing of the training waits for it, whatever is logged; only the end does, for as long as is set."""
     released = threading.Event()
-    monkeypatch.setattr(writers, "PLACES", 7)
+    monkeypatch.setattr(writers, "MAX_QUEUED_CALLS", 7)
     monkeypatch.setattr(writers, "GRACE", 0.1)
     monkeypatch.setattr(writers, "CLOSING", 0.1)
     monkeypatch.setattr("tests.support.own_writers.Blocks.released", released)
@@ -147,7 +147,7 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
     assert kinds(tmp_path / "notes") == ["made", "config", "scalar"], "it has not come back from its first call"
     end = records(run, "end")[-1]
     assert (end["it"], end["status"]) == (15, "finished")
-    logged = sum(1 for record in records(run) for _ in calls_of(record, run.path))  # type: ignore[arg-type]
+    logged = sum(1 for record in records(run) for _ in iter_calls(record, run.path))  # type: ignore[arg-type]
     message = (
         rf"has not written {logged} of {logged} values \((\d+) dropped, as it was too slow; (\d+) left at the end\)"
     )
@@ -319,7 +319,7 @@ def log(run: RunDir, *records: tuple[str, int, Any]) -> None:
     fields = {"run": lambda value: {}, "loss": lambda value: {"v": {"loss": value}}}
     other = lambda value: {"name": "sample", "text": value, "hook": ""}  # noqa: E731
     kinds = {"run": "run", "loss": "scalars"}
-    Appender(run.events).append(
+    LogAppender(run.events).append(
         {"k": kinds.get(kind, kind), "t": 0.0, "it": it, "ep": 0, **fields.get(kind, other)(value)}
         for kind, it, value in records
     )
@@ -344,11 +344,11 @@ def resume(
     thread.start()
     log(run, ("run", iteration, None), *(("loss", it, 9.0) for it in gives))
     for number, it in enumerate(gives, history.calls):
-        thread.give(number, WriterCall("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
+        thread.queue_call(number, WriterCall("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
     thread.finish()
     thread.join(60)
     assert not thread.is_alive()
-    assert not thread.shortcomings()
+    assert not thread.describe_shortcomings()
 
 
 def its(writer: Holds, name: str = "loss") -> list[int]:

@@ -18,7 +18,16 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.zoo import cifar10 as module
-from hookflow.zoo.cifar10 import ARCHIVE_FOLDER, MEAN, RECORD_BYTES, STD, Batch, Options, cifar10, synthetic
+from hookflow.zoo.cifar10 import (
+    ARCHIVE_FOLDER,
+    CHANNEL_MEANS,
+    CHANNEL_STDS,
+    RECORD_BYTES,
+    Batch,
+    Options,
+    cifar10,
+    make_synthetic_images,
+)
 from tests.conftest import records
 from tests.support.corruption import garbled, seeds
 from tests.support.image_data import CPU, make
@@ -164,7 +173,7 @@ def archive(server, monkeypatch):
     server.content = packed()
     monkeypatch.setattr(module, "ARCHIVE_URL", server.url)
     monkeypatch.setattr(module, "ARCHIVE_MD5", server.md5)
-    module._fetched.cache_clear()
+    module._fetch_archive.cache_clear()
     return server
 
 
@@ -277,7 +286,7 @@ def test_an_archive_put_there_by_hand_is_unpacked_without_the_network(archive, t
     with pytest.raises(UserError, match=r"file.bin has the MD5 sum"):
         load(tmp_path)
     assert (tmp_path / "file.bin").read_bytes() == b"mine", "what is not the archive stays"
-    module._fetched.cache_clear()
+    module._fetch_archive.cache_clear()
     (tmp_path / "file.bin").write_bytes(archive.content)
     assert load(tmp_path, split="val", limit=20).info["examples"] == 20
     assert archive.requests == 0
@@ -348,7 +357,7 @@ def test_ranks_share_every_batch_augmented_as_it_would_be():
 def test_a_sample_is_the_first_pictures_as_they_are():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (50, 8, 8, 3), dtype=np.uint8)
-    wanted = (images[:7] / 255 - np.array(MEAN)) / np.array(STD)
+    wanted = (images[:7] / 255 - np.array(CHANNEL_MEANS)) / np.array(CHANNEL_STDS)
     for augment in (True, False):
         got = make(augment=augment).sample(7).permute(0, 2, 3, 1).numpy()
         np.testing.assert_allclose(got, wanted, atol=1e-5)
@@ -395,7 +404,7 @@ def test_pictures_grow_epoch_by_epoch_and_stay_what_they_are():
 
 
 def drawn(split, seed=0, say=lambda text: None, limit=None):
-    return synthetic(Options(split, 256, False, (), seed, CPU, 0, 1), limit, say)
+    return make_synthetic_images(Options(split, 256, False, (), seed, CPU, 0, 1), limit, say)
 
 
 def test_synthetic_images_say_so_and_depend_on_their_split_alone():

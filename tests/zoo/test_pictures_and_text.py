@@ -9,7 +9,7 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.zoo.chargpt import CharGPT, decode, encode, write
-from hookflow.zoo.gaussian2d import Gaussians, Painting, Picture, places, read_image
+from hookflow.zoo.gaussian2d import Gaussians, Painting, Picture, compute_positions, read_image
 from hookflow.zoo.hooks import Render, Sample
 from tests.conftest import Train, Trained, records
 from tests.runner.same import assert_same_end, final_state, rest_of
@@ -55,7 +55,7 @@ def test_appended_rows_begin_without_averages_and_dropped_ones_take_theirs_along
     torch.manual_seed(0)
     model = Gaussians(4)
     optimizer = torch.optim.Adam([{"params": [model.position]}, {"params": [*model.parameters()][1:], "lr": 0.1}])
-    model(places(3, 3)).sum().backward()
+    model(compute_positions(3, 3)).sum().backward()
     optimizer.step()
     before = {name: (p.detach().clone(), optimizer.state[p]["exp_avg"].clone()) for name, p in model.named_parameters()}
     fired: list[tuple[str, int]] = []
@@ -77,7 +77,7 @@ def test_appended_rows_begin_without_averages_and_dropped_ones_take_theirs_along
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name][0][kept[:4]])
         assert torch.equal(optimizer.state[parameter]["exp_avg"], before[name][1][kept[:4]])
-    model(places(3, 3)).sum().backward()
+    model(compute_positions(3, 3)).sum().backward()
     optimizer.step()
 
 
@@ -85,7 +85,7 @@ def test_a_model_takes_the_weights_of_another_number(gaussians: Gaussians) -> No
     other = Gaussians(2)
     known = [*other.parameters()]
     other.load_state_dict(gaussians.state_dict())
-    assert torch.equal(other(places(4, 4)), gaussians(places(4, 4)))
+    assert torch.equal(other(compute_positions(4, 4)), gaussians(compute_positions(4, 4)))
     assert all(item is parameter for item, parameter in zip(known, other.parameters(), strict=True))
 
 
@@ -148,7 +148,7 @@ def test_an_image_of_ones_own_is_scaled_down(tmp_path: Path) -> None:
 def test_all_ranks_call_the_model_and_the_first_logs_what_it_makes() -> None:
     """Where the model is sharded, a call of it waits for all ranks."""
     logged, called = [], []
-    picture = SimpleNamespace(places=places(4, 4), image=torch.zeros(4, 4, 3))
+    picture = SimpleNamespace(places=compute_positions(4, 4), image=torch.zeros(4, 4, 3))
     for model, hook in ((Gaussians(3), Render()), (CharGPT(context=8, width=16, layers=1, heads=2), Sample(count=5))):
         model.register_forward_pre_hook(lambda *_: called.append(1))
         assert hook.ranks == "all"

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from hookflow.errors import UserError
 from hookflow.zoo.cifar10 import AirNet
-from hookflow.zoo.circle import RADIUS, SPLITS, Circle
+from hookflow.zoo.circle import CIRCLE_RADIUS, SPLIT_SIZES, Circle
 from hookflow.zoo.hooks import Whiten
 from hookflow.zoo.tasks import Classification, LanguageModelling, OwnLoss, Regression
 from tests.runner.same import assert_same
@@ -201,8 +201,8 @@ def whole(source, epoch=0):
 def test_half_of_the_points_lie_in_the_circle_and_the_splits_are_unlike():
     train, val = circle(), circle("val")
     points, inside = whole(train)
-    assert points.shape == (SPLITS["train"], 2)
-    assert torch.equal(inside, (points.norm(dim=1) < RADIUS).long())
+    assert points.shape == (SPLIT_SIZES["train"], 2)
+    assert torch.equal(inside, (points.norm(dim=1) < CIRCLE_RADIUS).long())
     assert 0.45 < inside.float().mean() < 0.55
     assert train.info["synthetic"]
     assert (len(val), val.info["examples"]) == (4, 256)

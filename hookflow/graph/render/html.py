@@ -6,9 +6,17 @@ from types import MappingProxyType
 from hookflow.errors import Problem
 from hookflow.graph.plan import Plan
 from hookflow.graph.render.svg import as_svg, escape
-from hookflow.graph.render.text import KINDS, edges_that_gave_way, marks, place_of, plain, slots, title_of
+from hookflow.graph.render.text import (
+    EDGE_KIND_TEXTS,
+    edges_that_gave_way,
+    format_edge_place,
+    list_marks,
+    list_slots,
+    plain,
+    title_of,
+)
 
-_STYLE = """\
+_PAGE_STYLE = """\
 :root { --page: #ffffff; --ink: #1b1f24; --dim: #59616b; --edge: #c9cdd4; --mark: #fff1c2; color-scheme: light dark; }
 @media (prefers-color-scheme: dark) {
   :root { --page: #15181c; --ink: #e8eaed; --dim: #a6adb7; --edge: #444b55; --mark: #4a3f1a; }
@@ -36,7 +44,7 @@ tr.on { background: var(--mark); }
   h2 { break-after: avoid; } tr { break-inside: avoid; }
 }"""
 
-_SCRIPT = """\
+_PAGE_SCRIPT = """\
 const plan = document.querySelector("svg.plan");
 let kept = null;
 function show(hook) {
@@ -59,22 +67,24 @@ document.addEventListener("click", (event) => {
 
 def as_html(plan: Plan, title: str = "", times: Mapping[int, str] = MappingProxyType({})) -> str:
     """Draw every point that has bindings, of a run with what they took, and list hooks, firings and edges."""
-    return "\n".join(_page_lines(plan, title or title_of(plan), times))
+    return "\n".join(_render_page(plan, title or title_of(plan), times))
 
 
-def _page_lines(plan: Plan, title: str, times: Mapping[int, str]) -> Iterator[str]:
+def _render_page(plan: Plan, title: str, times: Mapping[int, str]) -> Iterator[str]:
     yield '<!DOCTYPE html>\n<html lang="en">'
     yield f'<head><meta charset="utf-8"/><title>{escape(title)}</title>'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-    yield f"<style>\n{_STYLE}\n</style></head>"
+    yield f"<style>\n{_PAGE_STYLE}\n</style></head>"
     yield f'<body>\n<figure class="picture">\n{as_svg(plan, title, times)}\n</figure>'
     yield from _table("Hooks", "hook, what it is, made of, phase, on error, declared", {"hook": 0}, _hook_rows(plan))
-    yield from _table("Firings, in their order", "point, hook, method, when, slots", {"hook": 1}, _firing_rows(plan))
+    yield from _table(
+        "Firings, in their order", "point, hook, method, when, slots", {"hook": 1}, _iter_firing_rows(plan)
+    )
     yield from _table("Edges", "point, first, then, why, source", {"first": 1, "then": 2}, _edge_rows(plan))
     yield from _list("Edges that gave way", edges_that_gave_way(plan))
     yield from _list("Warnings", map(_describe_problem, plan.warnings))
     yield from _list("Notes", map(_describe_problem, plan.notes))
-    yield f"<script>\n{_SCRIPT}\n</script>\n</body></html>"
+    yield f"<script>\n{_PAGE_SCRIPT}\n</script>\n</body></html>"
 
 
 def _hook_rows(plan: Plan) -> Iterator[list[str]]:
@@ -83,15 +93,15 @@ def _hook_rows(plan: Plan) -> Iterator[list[str]]:
         yield [hook.name, hook.about, call, hook.phase, hook.on_error, hook.where]
 
 
-def _firing_rows(plan: Plan) -> Iterator[list[str]]:
+def _iter_firing_rows(plan: Plan) -> Iterator[list[str]]:
     for binding in plan.bindings:
         call = f"{binding.method}({', '.join(binding.takes)})"
-        yield [binding.point, binding.hook, call, ", ".join(marks(plan, binding)), ", ".join(slots(binding))]
+        yield [binding.point, binding.hook, call, ", ".join(list_marks(plan, binding)), ", ".join(list_slots(binding))]
 
 
 def _edge_rows(plan: Plan) -> Iterator[list[str]]:
     for edge in plan.edges:
-        yield [edge.point, edge.first, edge.then, KINDS[edge.kind], place_of(edge)]
+        yield [edge.point, edge.first, edge.then, EDGE_KIND_TEXTS[edge.kind], format_edge_place(edge)]
 
 
 def _describe_problem(problem: Problem) -> str:

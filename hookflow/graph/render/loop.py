@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from hookflow.graph.offload import threads
+from hookflow.graph.offload import iter_threads
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.render.text import gutter, rails
-from hookflow.graph.why import drawn_edges
+from hookflow.graph.render.text import draw_gutter, draw_rails
+from hookflow.graph.why import list_drawn_edges
 
-OPENS = {
+OPENING_POINTS = {
     "before_train_epoch": "epoch",
     "before_fetch": "iteration",
     "before_val": "validation",
@@ -28,11 +28,11 @@ OPENS = {
 }
 """By the first point of a round its name."""
 
-CLOSES = {"after_train": "epoch", "after_train_epoch": "iteration", "before_save_checkpoint": "validation"}
-CLOSES |= {"before_predict": "test", "on_exception": "prediction"}
+CLOSING_POINTS = {"after_train": "epoch", "after_train_epoch": "iteration", "before_save_checkpoint": "validation"}
+CLOSING_POINTS |= {"before_predict": "test", "on_exception": "prediction"}
 """By the first point behind a round its name."""
 
-BEGINS = {
+PHASE_POINTS = {
     "before_train_iter": "data",
     "global_forward_pre": "forward",
     "global_full_backward_pre": "backward",
@@ -40,7 +40,7 @@ BEGINS = {
 }
 """By the first point in or behind a phase of the iteration its name."""
 
-ALWAYS = ("epoch", "iteration")
+PERMANENT_ROUNDS = ("epoch", "iteration")
 """The rounds that are shown though nothing is bound there."""
 
 
@@ -61,14 +61,14 @@ class Row:
     rail: str = ""
 
 
-def rows(plan: Plan, *, idle: bool = False, only: Collection[int] | None = None, lanes: int = 8) -> list[Row]:
+def make_rows(plan: Plan, *, idle: bool = False, only: Collection[int] | None = None, lanes: int = 8) -> list[Row]:
     """Return the rows from the first point to the last; `idle` ones too, to which nothing is bound.
 
     `only` the bindings of these ids are shown, without edges: those to others would lead nowhere. There are `lanes` of
     edges at most.
     """
     every = _bound(plan)
-    rail_of = dict(zip((binding.id for binding in every), rails(every, 4, threads(plan, every)), strict=True))
+    rail_of = dict(zip((binding.id for binding in every), draw_rails(every, 4, iter_threads(plan, every)), strict=True))
     drawn: list[Row] = []
     rounds = _OpenRounds()
     for point in plan.points:
@@ -77,16 +77,16 @@ def rows(plan: Plan, *, idle: bool = False, only: Collection[int] | None = None,
         bound = [binding for binding in plan.at(point.name) if only is None or binding.id in only]
         phase = None
         if only is None:
-            phase = BEGINS.get(point.name)
+            phase = PHASE_POINTS.get(point.name)
         if bound or idle:
             drawn += rounds.show()
         elif phase:
-            drawn += rounds.show(ALWAYS)
+            drawn += rounds.show(PERMANENT_ROUNDS)
         if phase:
             drawn.append(Row("phase", phase, within))
         edges = [""] * len(bound)
         if only is None:
-            edges = gutter(len(bound), drawn_edges(plan, point.name), limit=lanes)
+            edges = draw_gutter(len(bound), list_drawn_edges(plan, point.name), limit=lanes)
         for number, binding in enumerate(bound):
             rail = ""
             if only is None:
@@ -106,10 +106,10 @@ class _OpenRounds:
 
     def enter(self, point: str) -> None:
         """Close the round that is over at a point, and open the one that begins there."""
-        closed = CLOSES.get(point)
+        closed = CLOSING_POINTS.get(point)
         if closed in self.within:
             self.within.remove(closed)
-        opened = OPENS.get(point)
+        opened = OPENING_POINTS.get(point)
         if opened:
             self._hidden.append(opened)
             self.within.append(opened)
@@ -130,7 +130,7 @@ def _bound(plan: Plan) -> list[Binding]:
     return bindings
 
 
-MARKS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒"}
+PHASE_MARKS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒"}
 """The fills of the phases, as in the bar of an iteration."""
 
 
@@ -141,7 +141,7 @@ def label(row: Row, name: str = "") -> str:
     if row.kind == "round":
         return f"{spine}↻ {name}"
     if row.kind == "phase":
-        return f"{spine} {MARKS[row.name]} {name}"
+        return f"{spine} {PHASE_MARKS[row.name]} {name}"
     if not row.first:
         return spine
     is_in_iteration = row.within[-1:] == ("iteration",)

@@ -17,7 +17,7 @@ from rich.cells import cell_len
 
 from hookflow.graph.plan import Binding, Edge, EdgeKind, Plan
 from hookflow.graph.render.svg_layout import (
-    BOX,
+    BOX_HEIGHT,
     MARGIN,
     NAME_LINE,
     NOTE_CELL,
@@ -25,23 +25,45 @@ from hookflow.graph.render.svg_layout import (
     PAD,
     POINT_KINDS,
     TITLE_CELL,
-    TRACK,
+    TRACK_SPACING,
     BindingRow,
     EdgeBundle,
     PictureLayout,
     Position,
     RailSpan,
 )
-from hookflow.graph.render.text import KINDS, edges_that_gave_way, marks, place_of, plain, slots, title_of
+from hookflow.graph.render.text import (
+    EDGE_KIND_TEXTS,
+    edges_that_gave_way,
+    format_edge_place,
+    list_marks,
+    list_slots,
+    plain,
+    title_of,
+)
 from hookflow.text import wrapped
 
 MIN_WIDTH = 680
 """The width of the legend."""
 
-LIGHT = {"PAGE": "#ffffff", "LANE": "#f4f5f7", "EDGE": "#c9cdd4", "BOX": "#ffffff", "INK": "#1b1f24", "DIM": "#59616b"}
-DARK = {"PAGE": "#15181c", "LANE": "#1e2228", "EDGE": "#444b55", "BOX": "#2a2f37", "INK": "#e8eaed", "DIM": "#a6adb7"}
+LIGHT_COLOURS = {
+    "PAGE": "#ffffff",
+    "LANE": "#f4f5f7",
+    "EDGE": "#c9cdd4",
+    "BOX": "#ffffff",
+    "INK": "#1b1f24",
+    "DIM": "#59616b",
+}
+DARK_COLOURS = {
+    "PAGE": "#15181c",
+    "LANE": "#1e2228",
+    "EDGE": "#444b55",
+    "BOX": "#2a2f37",
+    "INK": "#e8eaed",
+    "DIM": "#a6adb7",
+}
 
-_SHAPES = """\
+_SHAPE_STYLE = """\
 .plan { font: 12px 'DejaVu Sans Mono', Menlo, Consolas, monospace; }
 .plan .title { font: bold 15px system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif; }
 .plan .name { font-weight: bold; }
@@ -53,7 +75,7 @@ _SHAPES = """\
 .plan .hollow { fill: none; stroke-width: 1.4; }
 .plan .grab { fill: none; stroke-width: 8; pointer-events: stroke; }"""
 
-_COLOURS = """\
+_COLOUR_STYLE = """\
 svg.plan { fill: INK; } .plan .note { fill: DIM; } .plan .page { fill: PAGE; }
 .plan .lane { fill: LANE; stroke: EDGE; } .plan .box { fill: BOX; stroke: INK; }
 .plan .line { stroke: INK; } .plan .rail { stroke: DIM; }
@@ -62,16 +84,16 @@ svg.plan { fill: INK; } .plan .note { fill: DIM; } .plan .page { fill: PAGE; }
 
 def style_sheet() -> str:
     """Return the style sheet, with the dark colours on a screen where the system is dark."""
-    light = _fill_colours(LIGHT)
-    dark = _fill_colours(DARK)
-    return f"{_SHAPES}\n{light}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}"
+    light = _fill_colours(LIGHT_COLOURS)
+    dark = _fill_colours(DARK_COLOURS)
+    return f"{_SHAPE_STYLE}\n{light}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}"
 
 
 def _fill_colours(colours: Mapping[str, str]) -> str:
-    return re.sub("[A-Z]{3,}", lambda name: colours[name[0]], _COLOURS)
+    return re.sub("[A-Z]{3,}", lambda name: colours[name[0]], _COLOUR_STYLE)
 
 
-_FORBIDDEN = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_FORBIDDEN_CHARACTERS = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML cannot represent, not even escaped."""
 
 
@@ -98,7 +120,7 @@ class _SvgDrawing:
         self.layout = PictureLayout(plan, MARGIN + 32, times)
         title_width = cell_len(title) * TITLE_CELL + 2 * MARGIN
         self.width = max(self.layout.right + MARGIN, title_width, MIN_WIDTH)
-        self.legend = list(self._legend_lines())
+        self.legend = list(self._iter_legend_lines())
 
     def lines(self) -> Iterator[str]:
         legend_y = self.layout.bottom + 2 * PAD
@@ -115,8 +137,8 @@ class _SvgDrawing:
         for point in self.layout.points:
             yield from self._point(point.name)
         for rail, column in self.layout.rails:
-            yield self._rail(rail, self.layout.rails_x + (column + 1) * TRACK)
-        yield from self._legend(legend_y)
+            yield self._draw_rail(rail, self.layout.rails_x + (column + 1) * TRACK_SPACING)
+        yield from self._draw_legend(legend_y)
         yield "</svg>"
 
     def _description(self) -> str:
@@ -133,7 +155,7 @@ class _SvgDrawing:
         baseline = top + PAD / 2 + 15
         yield f'<g class="point" data-point="{escape(name)}">'
         yield _title(f"{name}: {point.about}")
-        yield _rect("lane", x, top, self.width - MARGIN - x, bottom - top, 5)
+        yield _draw_rect("lane", x, top, self.width - MARGIN - x, bottom - top, 5)
         yield _text(x + PAD, baseline, name)
         kind = POINT_KINDS.get(point.kind)
         if kind:
@@ -142,7 +164,7 @@ class _SvgDrawing:
         for row in rows:
             for bundle in row.outs:
                 for edge in self.layout.edges[bundle]:
-                    yield from self._arrow(bundle, edge)
+                    yield from self._draw_arrow(bundle, edge)
         for row in rows:
             yield from self._row(row)
         yield "</g>"
@@ -152,42 +174,42 @@ class _SvgDrawing:
         x = self.layout.boxes_x
         baseline = row.y + 15
         yield f'<g class="hook" data-hook="{escape(binding.hook)}">'
-        yield _title(self._tooltip(binding))
-        yield _rect("box", x, row.y, row.width, row.box_height, 4)
+        yield _title(self._format_tooltip(binding))
+        yield _draw_rect("box", x, row.y, row.width, row.box_height, 4)
         if binding.half == "enter":
-            yield _rect("half", x, row.y, row.width, 3, 2)
+            yield _draw_rect("half", x, row.y, row.width, 3, 2)
         elif binding.half == "exit":
-            yield _rect("half", x, row.y + row.box_height - 3, row.width, 3, 2)
+            yield _draw_rect("half", x, row.y + row.box_height - 3, row.width, 3, 2)
         yield _text(x + PAD, baseline, binding.hook, "name")
         for number, note in enumerate(row.notes):
             yield _text(self.layout.notes_x, baseline + number * NOTE_LINE, note, "note")
         yield "</g>"
 
-    def _tooltip(self, binding: Binding) -> str:
+    def _format_tooltip(self, binding: Binding) -> str:
         hook = self.plan.hook(binding.hook)
         about = [hook.name, plain(hook.about)]
         about.append(f"{plain(hook.use)}({plain(hook.written_args)})")
         about.append(f"{binding.method}({', '.join(binding.takes)})")
-        about += marks(self.plan, binding)
-        about += slots(binding)
+        about += list_marks(self.plan, binding)
+        about += list_slots(binding)
         about.append(plain(hook.where))
         return "\n".join(line for line in about if line)
 
-    def _arrow(self, bundle: EdgeBundle, edge: Edge) -> Iterator[str]:
+    def _draw_arrow(self, bundle: EdgeBundle, edge: Edge) -> Iterator[str]:
         corners = self.layout.corners(bundle, edge)
         yield f'<g class="edge" data-first="{escape(edge.first)}" data-then="{escape(edge.then)}">'
-        yield _title(f"{edge.first} before {edge.then}: {KINDS[edge.kind]} ({place_of(edge)})")
+        yield _title(f"{edge.first} before {edge.then}: {EDGE_KIND_TEXTS[edge.kind]} ({format_edge_place(edge)})")
         yield _stroke(edge.kind, corners)
-        if self.layout.goes_on(bundle, edge):
+        if self.layout.is_continued(bundle, edge):
             x, y = corners[2]
             yield f'<circle class="knot" cx="{_number(x)}" cy="{_number(y)}" r="2.2"/>'
         yield "</g>"
 
-    def _rail(self, rail: RailSpan, x: float) -> str:
+    def _draw_rail(self, rail: RailSpan, x: float) -> str:
         first = self.layout.bindings[rail.first]
         last = self.layout.bindings[rail.last]
-        top = _number(self.layout.rows[first.id].y + BOX / 2)
-        bottom = _number(self.layout.rows[last.id].y + BOX / 2)
+        top = _number(self.layout.rows[first.id].y + BOX_HEIGHT / 2)
+        bottom = _number(self.layout.rows[last.id].y + BOX_HEIGHT / 2)
         left = _number(x - 6)
         style = ""
         if rail.is_thread:
@@ -198,11 +220,11 @@ class _SvgDrawing:
         path = f'<path class="rail"{style} d="M{left} {top}H{_number(x)}V{bottom}{back}"/>'
         return f'<g class="around" data-hook="{escape(first.hook)}">\n{_title(rail.title)}\n{path}\n</g>'
 
-    def _legend_lines(self) -> Iterator[LegendLine]:
+    def _iter_legend_lines(self) -> Iterator[LegendLine]:
         """Yield what stands below the picture: what its signs mean, then which edges gave way."""
         yield LegendLine("from top to bottom: the order of firing")
         kinds = {edge.kind for edge in self.plan.edges}
-        for kind, text in KINDS.items():
+        for kind, text in EDGE_KIND_TEXTS.items():
             if kind in kinds:
                 yield LegendLine(text, kind)
         if any(binding.half != "whole" for binding in self.plan.bindings):
@@ -214,13 +236,13 @@ class _SvgDrawing:
             for line in wrapped(sentence, width):
                 yield LegendLine(line)
 
-    def _legend(self, y: float) -> Iterator[str]:
+    def _draw_legend(self, y: float) -> Iterator[str]:
         for number, line in enumerate(self.legend):
             middle = y + 8 + number * NAME_LINE
             text_x = MARGIN
             if line.sign == "halves":
-                yield _rect("half", MARGIN, middle - 6, 16, 3, 2)
-                yield _rect("half", MARGIN + 20, middle + 2, 16, 3, 2)
+                yield _draw_rect("half", MARGIN, middle - 6, 16, 3, 2)
+                yield _draw_rect("half", MARGIN + 20, middle + 2, 16, 3, 2)
                 text_x += 46
             elif line.sign:
                 yield _stroke(line.sign, [(MARGIN, middle), (MARGIN + 36, middle)], hollow="hollow below")
@@ -247,12 +269,12 @@ def _stroke(kind: EdgeKind, corners: list[Position], hollow: str = "hollow") -> 
 
 def _path(corners: list[Position], radius: float = 3) -> str:
     """Return a way with rounded corners; its parts run straight across or straight down."""
-    path = f"M{_place(corners[0])}"
+    path = f"M{_format_position(corners[0])}"
     for (before, corner), (_, after) in pairwise(pairwise(corners)):
         near = _move_towards(corner, before, radius)
         far = _move_towards(corner, after, radius)
-        path += f"L{_place(near)}Q{_place(corner)} {_place(far)}"
-    return f"{path}L{_place(corners[-1])}"
+        path += f"L{_format_position(near)}Q{_format_position(corner)} {_format_position(far)}"
+    return f"{path}L{_format_position(corners[-1])}"
 
 
 def _move_towards(start: Position, goal: Position, length: float) -> Position:
@@ -266,7 +288,7 @@ def _limit(distance: float, length: float) -> float:
     return max(-length, min(length, distance))
 
 
-def _rect(look: str, x: float, y: float, width: float, height: float, radius: float) -> str:
+def _draw_rect(look: str, x: float, y: float, width: float, height: float, radius: float) -> str:
     box = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
     return f'<rect class="{look}" {box} rx="{_number(radius)}"/>'
 
@@ -284,10 +306,10 @@ def _title(text: str) -> str:
 
 def escape(text: str) -> str:
     """Return a text as it may stand in XML and HTML, between tags or in an attribute."""
-    return escape_html(_FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text), quote=True)
+    return escape_html(_FORBIDDEN_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text), quote=True)
 
 
-def _place(position: Position) -> str:
+def _format_position(position: Position) -> str:
     x, y = position
     return f"{_number(x)} {_number(y)}"
 

@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from hookflow.graph.offload import threads
+from hookflow.graph.offload import iter_threads
 from hookflow.graph.plan import Binding, Edge, EdgeKind, Plan
 from hookflow.graph.points import Kind
-from hookflow.graph.render.text import columns, marks, pairs, slots, with_commas
+from hookflow.graph.render.text import columns, find_around_pairs, list_marks, list_slots, with_commas
 from hookflow.text import wrapped_phrases
 
 NAME_CELL, NOTE_CELL, TITLE_CELL = 7.4, 6.2, 9.5
 """Width of a sign: monospaced at 12 and at 10 pixels, bold at 15. It is wider than that of any common font."""
 NAME_LINE, NOTE_LINE = 16, 13
 PAD, MARGIN, INDENT = 8, 16, 16
-BOX = 22  # the height of a hook with up to two arrows
-PORT = 8  # between two arrows at a box
-TRACK = 8  # between two arrows that run downwards, or two rails
+BOX_HEIGHT = 22  # the height of a hook with up to two arrows
+PORT_SPACING = 8  # between two arrows at a box
+TRACK_SPACING = 8  # between two arrows that run downwards, or two rails
 NOTE_CELLS = 72
 
 POINT_KINDS: dict[Kind, str] = {
@@ -53,7 +53,7 @@ class BindingRow:
 
     @property
     def box_height(self) -> float:
-        return max(BOX, (self._num_ports + 1) * PORT)
+        return max(BOX_HEIGHT, (self._num_ports + 1) * PORT_SPACING)
 
     @property
     def height(self) -> float:
@@ -66,13 +66,13 @@ class BindingRow:
 
     def end_port(self, bundle: EdgeBundle) -> float:
         """Return where an arrow ends, at the left of the box: above those that begin."""
-        return self._port(self.ins.index(bundle))
+        return self._compute_port_y(self.ins.index(bundle))
 
     def begin_port(self, bundle: EdgeBundle) -> float:
         """Return where an arrow begins, at the left of the box."""
-        return self._port(len(self.ins) + self.outs.index(bundle))
+        return self._compute_port_y(len(self.ins) + self.outs.index(bundle))
 
-    def _port(self, place: int) -> float:
+    def _compute_port_y(self, place: int) -> float:
         return self.y + self.box_height * (place + 1) / (self._num_ports + 1)
 
 
@@ -96,7 +96,7 @@ class PictureLayout:
             self.bindings += plan.at(point.name)
         self.rows: dict[int, BindingRow] = {}  # by the id of the binding
         for binding in self.bindings:
-            self.rows[binding.id] = BindingRow(binding, _notes_of(plan, binding, times.get(binding.id)))
+            self.rows[binding.id] = BindingRow(binding, _list_notes(plan, binding, times.get(binding.id)))
         self._place_edges(plan)
         self._place_columns()
         self._place_rows(plan, top)
@@ -142,7 +142,7 @@ class PictureLayout:
         self.boxes_x = labels_right + 2 * PAD
         num_tracks = max(self._num_tracks.values(), default=0)
         if num_tracks:
-            self.boxes_x += num_tracks * TRACK + 2 * PAD
+            self.boxes_x += num_tracks * TRACK_SPACING + 2 * PAD
         box_width = max((row.width for row in self.rows.values()), default=0)
         self.notes_x = self.boxes_x + box_width + PAD
         note_cells = 0
@@ -162,7 +162,7 @@ class PictureLayout:
                 y += row.height + PAD / 2
             bottom = y
             if point.kind in POINT_KINDS:
-                bottom = max(y, top + PAD / 2 + BOX + NOTE_LINE)
+                bottom = max(y, top + PAD / 2 + BOX_HEIGHT + NOTE_LINE)
             self.lanes[point.name] = top, bottom
             top = bottom + 4
         self.bottom = top
@@ -170,34 +170,34 @@ class PictureLayout:
     def _place_rails(self, plan: Plan) -> None:
         """Give each rail, of an around or of a thread, its column."""
         spans = []
-        for first, last in pairs(self.bindings):
+        for first, last in find_around_pairs(self.bindings):
             binding = self.bindings[first]
             spans.append(RailSpan(first, last, f"{binding.hook}: {binding.method}"))
-        for thread in threads(plan, self.bindings):
+        for thread in iter_threads(plan, self.bindings):
             title = f"{thread.hook}: at work beside the training until the run waits for it"
             spans.append(RailSpan(thread.first, thread.last, title, True, thread.joins))
         spans.sort()
         rail_columns = columns((span.first, span.last) for span in spans)
         self.rails = list(zip(spans, rail_columns, strict=True))
         num_columns = max(rail_columns, default=-1) + 1
-        self.right = self.rails_x + (num_columns + 1) * TRACK
+        self.right = self.rails_x + (num_columns + 1) * TRACK_SPACING
 
     def corners(self, bundle: EdgeBundle, edge: Edge) -> list[Position]:
         """Return the way of an arrow: from its box to its track, down, and to the box where it ends."""
         begin = self.rows[edge.first_id].begin_port(bundle)
         end = self.rows[edge.then_id].end_port(bundle)
         tracks_between = self._num_tracks[edge.point] - 1 - self._tracks[bundle]
-        x = self.boxes_x - 2 * PAD - TRACK * tracks_between
+        x = self.boxes_x - 2 * PAD - TRACK_SPACING * tracks_between
         return [(self.boxes_x, begin), (x, begin), (x, end), (self.boxes_x, end)]
 
-    def goes_on(self, bundle: EdgeBundle, edge: Edge) -> bool:
+    def is_continued(self, bundle: EdgeBundle, edge: Edge) -> bool:
         """Say whether the track of an arrow leads on to a box further down."""
         return edge.then_id != self._last_end[bundle]
 
 
-def _notes_of(plan: Plan, binding: Binding, time: str | None) -> list[str]:
+def _list_notes(plan: Plan, binding: Binding, time: str | None) -> list[str]:
     """Return the lines beside a box: what the binding took, its marks, and its slots."""
-    phrases = with_commas([*marks(plan, binding), *slots(binding)])
+    phrases = with_commas([*list_marks(plan, binding), *list_slots(binding)])
     notes = [line for line in wrapped_phrases(phrases, NOTE_CELLS) if line]
     if time:
         return [time, *notes]

@@ -17,13 +17,13 @@ from types import MappingProxyType
 
 from rich.cells import cell_len
 
-from hookflow.graph.offload import ThreadSpan, awaited, is_thinned, threads
+from hookflow.graph.offload import ThreadSpan, find_awaited_hooks, is_thinned, iter_threads
 from hookflow.graph.plan import PHASES, Binding, CollapsedBinding, Edge, EdgeKind, Plan
-from hookflow.graph.why import drawn_edges, neighbours
-from hookflow.numbers import counted
-from hookflow.text import printable, wrapped, wrapped_phrases
+from hookflow.graph.why import explain_neighbours, list_drawn_edges
+from hookflow.numbers import format_count
+from hookflow.text import make_printable, wrapped, wrapped_phrases
 
-KINDS: dict[EdgeKind, str] = {
+EDGE_KIND_TEXTS: dict[EdgeKind, str] = {
     "file": "stated in the pipeline file",
     "class": "stated by the hook's class",
     "flow": "data flow: who writes a slot, before who reads it",
@@ -35,37 +35,37 @@ KINDS: dict[EdgeKind, str] = {
 def title_of(plan: Plan, shown: str = "") -> str:
     """Return the heading of a drawing: what is `shown`, or how many hooks and points; and the seed of a shuffle."""
     if not shown:
-        shown = f"{counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}"
+        shown = f"{format_count(len(plan.hooks), 'hook')} at {format_count(len(plan.bound_points), 'point')}"
     if plan.shuffle is not None:
         shown += f", shuffled (seed {plan.shuffle})"
     return plain(f"{plan.pipeline}: {shown}")
 
 
-def marks(plan: Plan, binding: Binding) -> list[str]:
+def list_marks(plan: Plan, binding: Binding) -> list[str]:
     """Return what is out of the ordinary about a binding: half of an around, phase, trigger, ranks, off."""
     box = plan.collapsed_by_id.get(binding.id)
     if box is not None:
-        return _marks_of_box(plan, binding, box)
+        return _list_box_marks(plan, binding, box)
     result = []
     if binding.half == "enter":
         result.append(f"enters {binding.method}")
     elif binding.half == "exit":
         result.append(f"leaves {binding.method}")
-    result += _marks_of_phase(plan, binding)
+    result += _list_phase_marks(plan, binding)
     if str(binding.trigger):
         result.append(str(binding.trigger))
-    result += _marks_of_modules(binding)
-    result += _marks_of_hook(plan, binding)
+    result += _list_module_marks(binding)
+    result += _list_hook_marks(plan, binding)
     for name, iteration in plan.off:
         if name == binding.hook:
             result.append(f"off since iteration {iteration:,}")
     return [plain(mark) for mark in result]
 
 
-def _marks_of_box(plan: Plan, binding: Binding, box: CollapsedBinding) -> list[str]:
+def _list_box_marks(plan: Plan, binding: Binding, box: CollapsedBinding) -> list[str]:
     """Return the members of a box, what all of them have in common, and which are off."""
     names = list(dict.fromkeys(member.hook for member in box.members))
-    result = [f"{counted(len(names), 'hook')}: {', '.join(names)}"]
+    result = [f"{format_count(len(names), 'hook')}: {', '.join(names)}"]
     if binding.phase != "normal":
         result.append(binding.phase)
     if str(binding.trigger):
@@ -76,7 +76,7 @@ def _marks_of_box(plan: Plan, binding: Binding, box: CollapsedBinding) -> list[s
     return [plain(mark) for mark in result]
 
 
-def _marks_of_phase(plan: Plan, binding: Binding) -> list[str]:
+def _list_phase_marks(plan: Plan, binding: Binding) -> list[str]:
     own = plan.hook(binding.hook).phase
     if binding.half == "exit":
         own = PHASES[-1 - PHASES.index(own)]  # the mirrored one
@@ -87,7 +87,7 @@ def _marks_of_phase(plan: Plan, binding: Binding) -> list[str]:
     return []
 
 
-def _marks_of_modules(binding: Binding) -> list[str]:
+def _list_module_marks(binding: Binding) -> list[str]:
     """Return what a hook inside the network is registered on, and how."""
     result = []
     globs = binding.modules or binding.parameters
@@ -102,7 +102,7 @@ def _marks_of_modules(binding: Binding) -> list[str]:
     return result
 
 
-def _marks_of_hook(plan: Plan, binding: Binding) -> list[str]:
+def _list_hook_marks(plan: Plan, binding: Binding) -> list[str]:
     """Return on which ranks and in which thread a hook fires, for whom it waits, and whether the file names it."""
     hook = plan.hook(binding.hook)
     result = []
@@ -113,7 +113,7 @@ def _marks_of_hook(plan: Plan, binding: Binding) -> list[str]:
         if hook.in_process:
             where = "process, "
         result.append(f"offloaded ({where}queue {hook.queue}, {hook.when_full})")
-    others = [each for each in awaited(plan, binding) if each != hook.name]
+    others = [each for each in find_awaited_hooks(plan, binding) if each != hook.name]
     if others:
         result.append(f"waits for {', '.join(others)}")
     if is_thinned(plan, binding):
@@ -123,7 +123,7 @@ def _marks_of_hook(plan: Plan, binding: Binding) -> list[str]:
     return result
 
 
-def place_of(edge: Edge) -> str:
+def format_edge_place(edge: Edge) -> str:
     """Return where an edge comes from, briefly: the file without its folders, the slots, or the rule."""
     if edge.kind == "nesting":
         return "last in, first out"
@@ -138,7 +138,7 @@ def place_of(edge: Edge) -> str:
 
 def in_words(edge: Edge) -> str:
     """Return an edge as a sentence: "whiten before ema (writes model)"."""
-    return f"{edge.first} before {edge.then} ({place_of(edge)})"
+    return f"{edge.first} before {edge.then} ({format_edge_place(edge)})"
 
 
 def edges_that_gave_way(plan: Plan) -> Iterator[str]:
@@ -157,22 +157,22 @@ def edges_that_gave_way(plan: Plan) -> Iterator[str]:
             num_unexplained[point] += 1
     yield from sentences
     for point, count in num_unexplained.items():
-        yield f"at {point}, {counted(count, 'more flow')} gave way to others"
+        yield f"at {point}, {format_count(count, 'more flow')} gave way to others"
 
 
-def waits(edges: Iterable[Edge]) -> dict[int, list[str]]:
+def find_waits(edges: Iterable[Edge]) -> dict[int, list[str]]:
     """Return by binding whom it waits for, and what says so: the hooks of one place together."""
     places: dict[int, dict[str, dict[str, None]]] = {}
     for edge in edges:
         hooks_at_place = places.setdefault(edge.then_id, {})
-        hooks_at_place.setdefault(place_of(edge), {})[edge.first] = None
+        hooks_at_place.setdefault(format_edge_place(edge), {})[edge.first] = None
     result = {}
     for id_, hooks_at_place in places.items():
         result[id_] = [f"after {', '.join(hooks)} ({place})" for place, hooks in hooks_at_place.items()]
     return result
 
 
-def slots(binding: Binding) -> list[str]:
+def list_slots(binding: Binding) -> list[str]:
     """Return what a binding reads and writes, in words."""
     result = []
     if binding.reads:
@@ -184,10 +184,10 @@ def slots(binding: Binding) -> list[str]:
 
 def plain(text: str) -> str:
     """Return a text on one line, without characters that steer a terminal or that XML has no place for."""
-    return printable(" ".join(text.split()))
+    return make_printable(" ".join(text.split()))
 
 
-def padded(text: str, width: int) -> str:
+def pad_text(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
@@ -196,7 +196,7 @@ def with_commas(phrases: Iterable[str]) -> list[str]:
     return [f"{phrase}," for phrase in every[:-1]] + every[-1:]
 
 
-def pairs(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
+def find_around_pairs(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
     """Return, for each `around` of which both halves are there, the places of the two."""
     entered: dict[tuple[str, str], int] = {}
     result = []
@@ -223,12 +223,12 @@ def columns(spans: Iterable[tuple[int, int]]) -> list[int]:
     return result
 
 
-def rails(bindings: Sequence[Binding], limit: int, beside: Iterable[ThreadSpan] = ()) -> list[str]:
+def draw_rails(bindings: Sequence[Binding], limit: int, beside: Iterable[ThreadSpan] = ()) -> list[str]:
     """Return one text a binding, all equally wide: of arounds, and heavier of threads that are `beside` the training.
 
     Those beyond `limit` at a time have no rail.
     """
-    spans = [(first, last, "╭│╰") for first, last in pairs(bindings)]
+    spans = [(first, last, "╭│╰") for first, last in find_around_pairs(bindings)]
     for thread in beside:
         spans.append((thread.first, thread.last, "┏┃┗" if thread.joins else "┏┃┃"))
     spans.sort()
@@ -245,7 +245,7 @@ def rails(bindings: Sequence[Binding], limit: int, beside: Iterable[ThreadSpan] 
     return ["".join(row) for row in rows]
 
 
-def gutter(count: int, edges: Iterable[tuple[int, int]], limit: float = inf) -> list[str]:
+def draw_gutter(count: int, edges: Iterable[tuple[int, int]], limit: float = inf) -> list[str]:
     """Return one prefix for each of `count` rows, hooks in the order of firing; all are equally wide.
 
     A hook that others wait for opens a lane (`┌`, `┬`); a hook that waits joins it (`├`, `┼`, or `└`, `┴` as the
@@ -270,14 +270,14 @@ def gutter(count: int, edges: Iterable[tuple[int, int]], limit: float = inf) -> 
         knots[first][lane] = "┌"
         knots[last][lane] = "└"
         joins.update(targets[first])
-    return [_knotted(knots[row], width, row in joins) for row in range(count)]
+    return [_draw_knots(knots[row], width, row in joins) for row in range(count)]
 
 
-_WITHIN = {"┌": "┬", "├": "┼", "└": "┴"}
+_CROSSED_KNOTS = {"┌": "┬", "├": "┼", "└": "┴"}
 """A knot that a stroke from further left meets."""
 
 
-def _knotted(knots: dict[int, str], width: int, joins: bool) -> str:
+def _draw_knots(knots: dict[int, str], width: int, joins: bool) -> str:
     """Return the lanes of one row, two columns each; from its first knot on, a stroke leads to the hook."""
     if not width:
         return ""
@@ -290,7 +290,7 @@ def _knotted(knots: dict[int, str], width: int, joins: bool) -> str:
             stroke = "─"
         knot = knots.get(lane, stroke)
         if lane > left:
-            knot = _WITHIN.get(knot, knot)
+            knot = _CROSSED_KNOTS.get(knot, knot)
         line += knot + stroke
     if joins:
         tip = "▶"
@@ -303,7 +303,7 @@ _GUTTER_GOES_ON = str.maketrans({**dict.fromkeys("┌┬├┼", "│"), **dict.
 _RAILS_GO_ON = str.maketrans({"╭": "│", "╰": " ", "┏": "┃", "┗": " "})
 """The parts of a row that continue on the line below."""
 
-TIMES = f"{'fired':>9} {'p50   ':>8} {'%it':>5}"
+TIMES_HEADING = f"{'fired':>9} {'p50   ':>8} {'%it':>5}"
 TIMES_OF_DEVICE = f"{'fired':>9} {'p50   ':>8} {'device ':>8} {'%it':>5}"
 """The headings of the columns that a run adds to its plan; the wider one, where it has device times."""
 
@@ -323,7 +323,7 @@ def as_text(
 ) -> str:
     """Draw every point that has bindings, `width` columns wide (40 or more); for a terminal, in colours.
 
-    `times` are what the bindings of a run took, by their ids, in the columns of TIMES or of TIMES_OF_DEVICE.
+    `times` are what the bindings of a run took, by their ids, in the columns of TIMES_HEADING or of TIMES_OF_DEVICE.
     A `remark` is a sentence about the drawing, which stands below it.
     """
     drawing = _Drawing(plan, width, colour, times)
@@ -340,31 +340,32 @@ class _Drawing:
     def __init__(self, plan: Plan, width: int, colour: bool, times: Mapping[int, str]) -> None:
         self.plan = plan
         self.times = times
-        wide = any(len(text) > len(TIMES) for text in times.values())
+        wide = any(len(text) > len(TIMES_HEADING) for text in times.values())
         self.heading = ""
         if wide:
             self.heading = TIMES_OF_DEVICE
         elif times:
-            self.heading = TIMES
+            self.heading = TIMES_HEADING
         self.width = width
         self.colour = colour
         outermost = min((point.depth for point in plan.bound_points), default=0)
         self.labels = {point.name: "  " * (point.depth - outermost) + point.name for point in plan.bound_points}
         self.gutters = {
-            point: gutter(len(plan.at(point)), drawn_edges(plan, point), limit=width // 10) for point in self.labels
+            point: draw_gutter(len(plan.at(point)), list_drawn_edges(plan, point), limit=width // 10)
+            for point in self.labels
         }
         rows: list[Binding] = []
         for point in self.labels:
             rows += plan.at(point)
-        self.threads = [*threads(plan, rows)]
-        drawn = rails(rows, _MOST_RAILS, self.threads)
+        self.threads = [*iter_threads(plan, rows)]
+        drawn = draw_rails(rows, _MOST_RAILS, self.threads)
         self.rails = dict(zip((binding.id for binding in rows), drawn, strict=True))
-        self.waits = waits(plan.edges)
+        self.waits = find_waits(plan.edges)
         self.gutter_width = max((len(row) for drawn in self.gutters.values() for row in drawn), default=0)
         self.name_width = min(max((len(binding.hook) for binding in rows), default=0), width // 3)
         self.rail_width = max((len(rail) + 1 for rail in self.rails.values() if rail), default=0)
         longest = max(map(len, self.labels.values()), default=0)
-        self.beside = self._room(longest) >= _ROOM_FOR_NOTES
+        self.beside = self._compute_room(longest) >= _ROOM_FOR_NOTES
         if self.beside:
             self.label_width = longest
         else:
@@ -380,15 +381,15 @@ class _Drawing:
         rails_above = ""
         for name, label in self.labels.items():
             if not self.beside:
-                yield self._heading(label, rails_above)
+                yield self._format_heading(label, rails_above)
             beside = ""
             if self.beside:
                 beside = label
             for binding, row in zip(self.plan.at(name), self.gutters[name], strict=True):
-                message = [*marks(self.plan, binding), *self.waits.get(binding.id, ())]
+                message = [*list_marks(self.plan, binding), *self.waits.get(binding.id, ())]
                 rail = self.rails[binding.id]
                 rails_above = rail.translate(_RAILS_GO_ON)
-                first, *rest = wrapped_phrases(with_commas(message), self._room(self.label_width))
+                first, *rest = wrapped_phrases(with_commas(message), self._compute_room(self.label_width))
                 hook = binding.hook
                 if len(hook) > self.name_width and (first or rail.strip() or self.times):
                     yield self._line(beside, row, hook, "", "")
@@ -419,10 +420,10 @@ class _Drawing:
             lanes = self.gutter_width + 1
         return label_width + 1 + lanes + self.name_width + 2
 
-    def _room(self, label_width: int) -> int:
+    def _compute_room(self, label_width: int) -> int:
         return self.width - self._left_of_rails(label_width) - self.rail_width - self.times_width
 
-    def _heading(self, label: str, rail: str) -> str:
+    def _format_heading(self, label: str, rail: str) -> str:
         """Return the line of a point above its hooks; the rails pass it where there is room."""
         left = self._left_of_rails(self.label_width)
         shown = ""
@@ -440,17 +441,17 @@ class _Drawing:
         lanes = ""
         if self.gutter_width:
             lanes = f"{self.styled(row.rjust(self.gutter_width), _CYAN)} "
-        line = f"{self.styled(padded(label, self.label_width), _BOLD)} {lanes}{padded(name, self.name_width)}"
+        line = f"{self.styled(pad_text(label, self.label_width), _BOLD)} {lanes}{pad_text(name, self.name_width)}"
         if not (rail.strip() or note or times):
             return line.rstrip()
         rails = ""
         if self.rail_width:
-            rails = f"{self.styled(padded(rail, self.rail_width - 1), _CYAN)} "
-        figures = padded(times, self.times_width)
+            rails = f"{self.styled(pad_text(rail, self.rail_width - 1), _CYAN)} "
+        figures = pad_text(times, self.times_width)
         return f"{line}  {rails}{figures}{self.styled(note, _DIM)}".rstrip()
 
 
-_HEAD = """\
+_DOT_PREAMBLE = """\
   rankdir=LR; newrank=true; compound=true; fontname="sans-serif"; labelloc=t; style=rounded;
   node [shape=box, style=rounded, fontname="sans-serif", fontsize=12];
   edge [fontname="sans-serif", fontsize=9];"""
@@ -465,19 +466,19 @@ _STYLES: dict[EdgeKind, str] = {
 
 def as_dot(plan: Plan, title: str = "") -> str:
     heading = f"  label={_quoted(title or title_of(plan))};"
-    return "\n".join(["digraph plan {", _HEAD, heading, *_clusters(plan), "}"])
+    return "\n".join(["digraph plan {", _DOT_PREAMBLE, heading, *_draw_clusters(plan), "}"])
 
 
-def _clusters(plan: Plan) -> Iterator[str]:
+def _draw_clusters(plan: Plan) -> Iterator[str]:
     for k, point in reversed([*enumerate(plan.bound_points)]):  # from left to right, Graphviz stacks from below
         yield f"  subgraph cluster_{k} {{ label={_quoted(point.name)}; labeljust=l; color=gray60;"
         for binding in plan.at(point.name):
-            label = "\n".join([binding.hook, *marks(plan, binding)])
+            label = "\n".join([binding.hook, *list_marks(plan, binding)])
             yield f"    b{binding.id} [label={_quoted(label)}];"
         for edge in plan.edges_at(point.name):
-            label = f"label={_quoted(place_of(edge))}, {_STYLES[edge.kind]}"
+            label = f"label={_quoted(format_edge_place(edge))}, {_STYLES[edge.kind]}"
             yield f"    b{edge.first_id} -> b{edge.then_id} [{label}];"
-        for link in neighbours(plan, point.name):
+        for link in explain_neighbours(plan, point.name):
             if not link.path:
                 yield f"    b{link.first.id} -> b{link.then.id} [style=invis];"
         yield "  }"
@@ -491,31 +492,34 @@ def _quoted(text: str) -> str:
     return json.dumps(text.replace("&", "&amp;"), ensure_ascii=False)
 
 
-_ARROWS: dict[EdgeKind, str] = {"file": "-->", "class": "-->", "flow": "-.->", "nesting": "-.->"}
+_MERMAID_ARROWS: dict[EdgeKind, str] = {"file": "-->", "class": "-->", "flow": "-.->", "nesting": "-.->"}
 
 
 def as_mermaid(plan: Plan, title: str = "") -> str:
     heading = ["---", f"title: {json.dumps(title or title_of(plan), ensure_ascii=False)}", "---", "flowchart TB"]
-    return "\n".join([*heading, *_boxes(plan)])
+    return "\n".join([*heading, *_draw_boxes(plan)])
 
 
-def _boxes(plan: Plan) -> Iterator[str]:
+def _draw_boxes(plan: Plan) -> Iterator[str]:
     for k, point in enumerate(plan.bound_points):
-        yield f'  subgraph p{k}["{_escaped(point.name)}"]'
+        yield f'  subgraph p{k}["{_escape_text(point.name)}"]'
         yield "    direction LR"
         for binding in plan.at(point.name):
-            label = "<br/>".join([f"<b>{_escaped(binding.hook)}</b>", *map(_escaped, marks(plan, binding))])
+            label = "<br/>".join(
+                [f"<b>{_escape_text(binding.hook)}</b>", *map(_escape_text, list_marks(plan, binding))]
+            )
             yield f'    b{binding.id}["{label}"]'
         for edge in plan.edges_at(point.name):
-            yield f'    b{edge.first_id} {_ARROWS[edge.kind]}|"{_escaped(place_of(edge))}"| b{edge.then_id}'
-        for link in neighbours(plan, point.name):
+            label = _escape_text(format_edge_place(edge))
+            yield f'    b{edge.first_id} {_MERMAID_ARROWS[edge.kind]}|"{label}"| b{edge.then_id}'
+        for link in explain_neighbours(plan, point.name):
             if not link.path:
                 yield f"    b{link.first.id} ~~~ b{link.then.id}"
         yield "  end"
     yield from (f"  p{k} ==> p{k + 1}" for k, _ in enumerate(plan.bound_points[1:]))
 
 
-def _escaped(text: str) -> str:
+def _escape_text(text: str) -> str:
     """Return a text escaped for Mermaid by numbers; a space of no width parts a backslash from an n."""
     numbered = re.sub(r"[^\w\s.,:()/?=+-]", lambda sign: f"#{ord(sign[0])};", text)
     return numbered.replace("#92;", "#92;#8203;")

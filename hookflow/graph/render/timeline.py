@@ -10,8 +10,8 @@ from typing import Protocol
 
 from rich.cells import cell_len
 
-from hookflow.graph.render.text import padded, plain
-from hookflow.numbers import aligned, percent
+from hookflow.graph.render.text import pad_text, plain
+from hookflow.numbers import format_aligned, format_percent
 
 
 class TimedSpan(Protocol):
@@ -55,8 +55,8 @@ def draw_chain(spans: Sequence[TimedSpan], total: float) -> list[str]:
     """Return a line for each span: when it begins, how long it takes, and its share of the `total` ns in hundredths."""
     lines = [f"{'begin':>8} {'took':>8} {'share':>6}"]
     for span in spans:
-        figures = _figures_of(span, total)
-        lines.append(f"{aligned(span.begin)} {figures}  {plain(span.label)}")
+        figures = _format_figures(span, total)
+        lines.append(f"{format_aligned(span.begin)} {figures}  {plain(span.label)}")
     return lines
 
 
@@ -83,16 +83,16 @@ def draw_gantt(spans: Sequence[TimedSpan], total: float, width: int) -> list[str
         if cell_len(label) > label_width:
             label = label[: label_width - 1] + "…"
         bar = _bar_of(span, total, bar_width)
-        lines.append(f"{padded(label, label_width)} {bar} {_figures_of(span, total)}")
+        lines.append(f"{pad_text(label, label_width)} {bar} {_format_figures(span, total)}")
     if has_marks:
         lines += ["", GANTT_LEGEND]
     return lines
 
 
-def _figures_of(span: TimedSpan, total: float) -> str:
+def _format_figures(span: TimedSpan, total: float) -> str:
     """Return how long a span takes, and its share."""
-    share = percent(span.total / total)
-    return f"{aligned(span.total)} {share:>6}"
+    share = format_percent(span.total / total)
+    return f"{format_aligned(span.total)} {share:>6}"
 
 
 def _bar_of(span: TimedSpan, total: float, width: int) -> str:

@@ -15,14 +15,22 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.builtin.schedules import Progress, iterations
+from hookflow.hooks.builtin.schedules import Progress, count_iterations
 from hookflow.hooks.capabilities import HookCapabilities
-from hookflow.hooks.monitored import latest, monitored_mode
-from hookflow.hooks.parameter_notes import ParameterNotes, notes_of
-from hookflow.hooks.tensors import evaluating, local, named_parameters, on_device, shard_like, sum_dtype, wide_dtype
+from hookflow.hooks.monitored import monitored_mode, read_latest_metric
+from hookflow.hooks.parameter_notes import ParameterNotes, find_notes
+from hookflow.hooks.tensors import (
+    enter_evaluation,
+    find_wide_dtype,
+    local,
+    make_shard_like,
+    named_parameters,
+    on_device,
+    sum_dtype,
+)
 from hookflow.hooks.weight_average import WeightAverageHook
 from hookflow.metric_mode import MODE_MEANING, Mode
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 from hookflow.pipeline.by_epoch import batches_by_epoch
 
 if TYPE_CHECKING:
@@ -30,16 +38,16 @@ if TYPE_CHECKING:
 
     from hookflow.hooks.run import Run
 
-_PLACINGS = itertools.count()
+_PLACING_COUNTER = itertools.count()
 """Numbers the averages in the order in which they are put in place of weights."""
 
-READS = {
+AVERAGE_READS = {
     **dict.fromkeys(("before_train", "around_test", "before_save_checkpoint"), ("model.{model}",)),
     "around_val": ("model.{model}", "metrics.{monitor?}"),
     "after_load_checkpoint": ("checkpoint.model_{name}",),
 }
-WRITES = dict.fromkeys(("around_val", "around_test"), ("model.{model}",))
-WRITES["before_save_checkpoint"] = ("checkpoint.model_{name}",)
+AVERAGE_WRITES = dict.fromkeys(("around_val", "around_test"), ("model.{model}",))
+AVERAGE_WRITES["before_save_checkpoint"] = ("checkpoint.model_{name}",)
 """The slots of every average; a subclass adds those of the method that moves it."""
 
 
@@ -95,15 +103,17 @@ class Average(WeightAverageHook):
         return replace(cls.capabilities, monitors={metric: monitored_mode(metric, args.get("mode"))})
 
     def before_train(self, run: Run) -> None:
-        self.first = iterations(self.begin, run)
-        for name, tensor in averaged_tensors(self.network(run)).items():
+        self.first = count_iterations(self.begin, run)
+        for name, tensor in collect_averaged_tensors(self.network(run)).items():
             require_dense(name, tensor, self.name)
         if self.average:
             self._bind_tensors(run)
 
     def start(self, run: Run) -> None:
         """Let the average be a copy of the weights."""
-        self.average = {name: widened_copy(tensor) for name, tensor in averaged_tensors(self.network(run)).items()}
+        self.average = {
+            name: make_widened_copy(tensor) for name, tensor in collect_averaged_tensors(self.network(run)).items()
+        }
         self._bind_tensors(run)
 
     def move(self, run: Run, weight: float) -> None:
@@ -117,7 +127,7 @@ class Average(WeightAverageHook):
             if self.pairs.averages:
                 torch._foreach_lerp_(self.pairs.averages, self.pairs.weights, weight)
             if self.widened_pairs.averages:
-                torch._foreach_lerp_(self.widened_pairs.averages, self.widened_pairs.widened_weights(), weight)
+                torch._foreach_lerp_(self.widened_pairs.averages, self.widened_pairs.copy_widened_weights(), weight)
             self._apply_masks()
 
     def around_test(self, run: Run) -> Iterator[None]:
@@ -136,7 +146,7 @@ class Average(WeightAverageHook):
         if not self.average or run.metrics is before:  # a signal has cut the pass short
             return
         for metric, mode in self.modes.items():
-            value = latest(run, metric)
+            value = read_latest_metric(run, metric)
             if mode == "max":
                 sign = 1
             else:
@@ -177,16 +187,16 @@ class Average(WeightAverageHook):
     def _bind_tensors(self, run: Run) -> None:
         """Give the average the dtypes and the shards that it is to have, and pair its tensors with the weights."""
         network = self.network(run)
-        weights = averaged_tensors(network)
+        weights = collect_averaged_tensors(network)
         self.named_weights = named_parameters(network)
-        self.places = [*places_of(network)]
+        self.places = [*iter_tensor_places(network)]
         self.pairs, self.widened_pairs = TensorPairs(), TensorPairs()
         self.masked_at = -1
         for name, weight in weights.items():
             saved = self.average.get(name)
             if saved is None or saved.shape != weight.shape:  # it was not there before
                 saved = weight.detach().clone()
-            average = shard_like(saved.to(wide_dtype(weight.dtype)), weight)
+            average = make_shard_like(saved.to(find_wide_dtype(weight.dtype)), weight)
             self.average[name] = average
             if average.dtype == weight.dtype:
                 pairs = self.pairs
@@ -197,7 +207,7 @@ class Average(WeightAverageHook):
 
     def _bind_added_tensors(self, run: Run) -> None:
         """Begin the averages of weights that a hook has added since the training began, in modules of their own."""
-        if not averaged_tensors(self.network(run)).keys() <= self.average.keys():
+        if not collect_averaged_tensors(self.network(run)).keys() <= self.average.keys():
             self._bind_tensors(run)
 
     def _apply_masks(self) -> None:
@@ -208,7 +218,7 @@ class Average(WeightAverageHook):
         for name, average in self.average.items():
             mask = None
             if name in self.named_weights:
-                mask = notes_of(self.named_weights[name]).mask
+                mask = find_notes(self.named_weights[name]).mask
             if mask is not None:
                 average.mul_(mask)
 
@@ -225,10 +235,10 @@ class Average(WeightAverageHook):
             return
         self._bind_added_tensors(run)
         self._apply_masks()
-        self.placed_at = next(_PLACINGS)
+        self.placed_at = next(_PLACING_COUNTER)
         self.keeps_versions = keeps_versions
         self.kept_weights = {}
-        for name, weight in self._averaged_weights(run):
+        for name, weight in self._iter_averaged_weights(run):
             average = local(self.average[name])
             if weight.dtype == average.dtype:
                 exchange(weight, average)
@@ -241,7 +251,7 @@ class Average(WeightAverageHook):
         if self.placed_at is None:
             return
         self.placed_at = None
-        for name, weight in self._averaged_weights(run):
+        for name, weight in self._iter_averaged_weights(run):
             average = local(self.average[name])
             if weight.dtype == average.dtype:
                 exchange(weight, average)
@@ -251,9 +261,9 @@ class Average(WeightAverageHook):
         self.kept_weights = {}
         self.keeps_versions = False
 
-    def _averaged_weights(self, run: Run) -> Iterator[tuple[str, Tensor]]:
+    def _iter_averaged_weights(self, run: Run) -> Iterator[tuple[str, Tensor]]:
         """Yield the local tensor of each averaged weight and buffer, by name."""
-        for name, tensor in averaged_tensors(self.network(run)).items():
+        for name, tensor in collect_averaged_tensors(self.network(run)).items():
             weight = local(tensor)
             yield name, weight.data if self.keeps_versions else weight
 
@@ -265,12 +275,12 @@ class TensorPairs:
     averages: list[Tensor] = field(default_factory=list)
     weights: list[Tensor] = field(default_factory=list)
 
-    def widened_weights(self) -> list[Tensor]:
+    def copy_widened_weights(self) -> list[Tensor]:
         """Return copies of the weights in the dtypes of the averages."""
         return [weight.to(average.dtype) for average, weight in zip(self.averages, self.weights, strict=True)]
 
 
-def places_of(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+def iter_tensor_places(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """Yield each parameter and buffer of a model with the dictionary that holds it and its key there."""
     for module in model.modules():
         for holder in (module._parameters, module._buffers):
@@ -278,8 +288,8 @@ def places_of(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
                 yield holder, key, tensor
 
 
-def widened_copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(wide_dtype(tensor.dtype), copy=True)
+def make_widened_copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(find_wide_dtype(tensor.dtype), copy=True)
 
 
 def exchange(tensor: Tensor, other: Tensor) -> None:
@@ -314,7 +324,7 @@ def require_dense(name: str, tensor: Tensor, hook: str) -> None:
     )
 
 
-def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
+def collect_averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the real and complex tensors of the model, which share their memory with it: each once."""
     state = model.state_dict()
     return {name: state[name] for name in dict.fromkeys(_first_names(model).values())}
@@ -345,8 +355,8 @@ class EMA(Average):
     """
 
     settable = ("decay", "every")
-    reads: ClassVar[Slots] = {**READS, "after_optimizer_step": ("model.{model}",)}
-    writes: ClassVar[Slots] = WRITES
+    reads: ClassVar[Slots] = {**AVERAGE_READS, "after_optimizer_step": ("model.{model}",)}
+    writes: ClassVar[Slots] = AVERAGE_WRITES
 
     decay: Annotated[float, Field(gt=0, lt=1, description="share of the average that a step keeps")] = 0.999
     every: Annotated[int, Field(ge=1, description="iterations between two updates, each at a step")] = 1
@@ -401,15 +411,15 @@ class SWA(Average):
     """
 
     phase = "late"  # beside `ema`, its average is the inner one
-    reads: ClassVar[Slots] = {**READS, "after_train_iter": ("model.{model}",)}
-    writes: ClassVar[Slots] = WRITES
+    reads: ClassVar[Slots] = {**AVERAGE_READS, "after_train_iter": ("model.{model}",)}
+    writes: ClassVar[Slots] = AVERAGE_WRITES
 
     begin: Annotated[Progress, Field(description='when sampling begins: 0, 1000, "5ep", "75%" of the run')] = "75%"
     every: Annotated[Progress, Field(description='how often it samples: 100, "1ep", "1%" of the run')] = "1ep"
 
     def before_train(self, run: Run) -> None:
         super().before_train(run)
-        self.period = max(1, iterations(self.every, run))
+        self.period = max(1, count_iterations(self.every, run))
         self._warn_of_batch_norms(run)
 
     def after_train_iter(self, run: Run) -> None:
@@ -430,10 +440,10 @@ class SWA(Average):
         norms = training_norms(self.network(run))
         stale = []
         for name, norm in norms.items():
-            if not notes_of(norm.running_mean).is_recomputed:
+            if not find_notes(norm.running_mean).is_recomputed:
                 stale.append(name)
         if stale:
-            what = f"{counted(len(stale), 'batch norm')} ({first_few(stale)})"
+            what = f"{format_count(len(stale), 'batch norm')} ({first_few(stale)})"
             meaning = "statistics in the average that are those of the last sample, and not of the averaged weights"
             run.say(f"{what} will have {meaning}: the hook precise_bn computes them before each validation", "warn")
 
@@ -487,7 +497,7 @@ class PreciseBN(Hook):
     def before_run(self, run: Run) -> None:
         """Let averages know of which norms it computes the statistics."""
         for norm in batch_norms(run.model).values():
-            notes_of(norm.running_mean).is_recomputed = "val" in run.data
+            find_notes(norm.running_mean).is_recomputed = "val" in run.data
 
     def before_val(self, run: Run) -> None:
         norms = [*training_norms(run.model).values()]
@@ -500,24 +510,24 @@ class PreciseBN(Hook):
             train_sets = getattr(source, "sets", train_sets)
         for train_set in train_sets.values():
             _check_can_be_read_again(train_set, is_within_epoch)
-        with measured(run.model, norms) as sums:
+        with measure_norms(run.model, norms) as sums:
             for batch in islice(source.epoch(run.epoch), self.batches):
                 run.evaluate(batch)
         for norm, (count, total, squares) in zip(norms, sums, strict=True):
-            mean, variance = moments(*(run.sum(item) for item in (count, total, squares)))
+            mean, variance = compute_moments(*(run.sum(item) for item in (count, total, squares)))
             norm.running_mean.copy_(mean)
             norm.running_var.copy_(variance)
 
 
 @contextmanager
-def measured(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]:
+def measure_norms(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]:
     """Sum up what the norms are given, while the rest of the network is in eval mode.
 
     Yield for each norm the count of its values in a channel, their sums and the sums of their squares, (channels,),
     in the dtype to add up in. Raises UserError when a norm has been given nothing.
     """
     sums = [[on_device(0.0, norm.running_mean.device) for _ in range(3)] for norm in norms]
-    with evaluating(model), ExitStack() as after:
+    with enter_evaluation(model), ExitStack() as after:
         for norm, of_norm in zip(norms, sums, strict=True):
             norm.train()
             after.callback(norm.num_batches_tracked.copy_, norm.num_batches_tracked.clone())
@@ -534,7 +544,7 @@ def _add(sums: list[Tensor], norm: nn.Module, args: Any) -> None:
     sums[:] = sums[0] + values.shape[1], sums[1] + values.sum(1), sums[2] + values.square().sum(1)
 
 
-def moments(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
+def compute_moments(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean and the unbiased variance of values, by their count, their sum and the sum of their squares."""
     mean = total / count
     return mean, ((squares - count * mean.square()) / (count - 1).clamp(min=1)).clamp(min=0)

@@ -22,8 +22,8 @@ from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.capabilities import ExportedWeights, HookCapabilities, SavedCheckpoints
 from hookflow.hooks.checkpoint_files import frozen_in, not_averages, read_weights, with_frozen
 from hookflow.hooks.copy_place import PLACE_NAMES, format_place
-from hookflow.hooks.monitored import latest, logged, monitored_mode
-from hookflow.hooks.tensors import evaluating, first_tensor, is_sharded
+from hookflow.hooks.monitored import monitored_mode, read_latest_metric, read_logged_value
+from hookflow.hooks.tensors import enter_evaluation, first_tensor, is_sharded
 from hookflow.metric_mode import MODE_MEANING, Mode, is_formula
 from hookflow.numbers import parse_size
 from hookflow.pipeline.registry import missing_package
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
     from hookflow.hooks.run import Run
 
-KEPT = 'how many of the newest stay, beside the best; or "all"'
+KEEP_DESCRIPTION = 'how many of the newest stay, beside the best; or "all"'
 
 
-def _kept(written: object) -> object:
+def _check_keep(written: object) -> object:
     if written == "all" or (isinstance(written, int) and not isinstance(written, bool) and written > 0):
         return written
     raise ValueError('must be a number of checkpoints above zero, or "all"')
 
 
-TRAIL = 'bytes that older checkpoints may take beside those that stay anyway, such as "2 GB"'
+TRAIL_DESCRIPTION = 'bytes that older checkpoints may take beside those that stay anyway, such as "2 GB"'
 
 
-def _trail(written: str | None) -> str | None:
+def _check_trail(written: str | None) -> str | None:
     if written is None or parse_size(written):
         return written
     raise ValueError('must be a size such as "500 MB" or "2 GB"')
@@ -105,9 +105,11 @@ class Checkpoint(Hook):
     top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1
     keep: Annotated[
         int | str,
-        PlainValidator(_kept),
-        WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": "^all$", "description": KEPT}),
-        Field(description=KEPT),
+        PlainValidator(_check_keep),
+        WithJsonSchema(
+            {"type": ["integer", "string"], "minimum": 1, "pattern": "^all$", "description": KEEP_DESCRIPTION}
+        ),
+        Field(description=KEEP_DESCRIPTION),
     ] = 1
     out_dir: Annotated[str | None, Field(description="the folder; checkpoints/ in the run directory if left out")] = (
         None
@@ -133,10 +135,10 @@ class Checkpoint(Hook):
         None
     )
 
-    trail: Annotated[str | None, AfterValidator(_trail), Field(description=TRAIL)] = None
+    trail: Annotated[str | None, AfterValidator(_check_trail), Field(description=TRAIL_DESCRIPTION)] = None
 
     def __post_init__(self) -> None:
-        self.modes = _modes(self.monitor, self.mode)
+        self.modes = _read_modes(self.monitor, self.mode)
         self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in self.modes}
         """For each metric the best values with the iterations that had them, the best first."""
 
@@ -148,7 +150,7 @@ class Checkpoint(Hook):
 
     @classmethod
     def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
-        modes = _modes(args.get("monitor"), args.get("mode"))
+        modes = _read_modes(args.get("monitor"), args.get("mode"))
         best = list_best_names(modes, args.get("top", 1))
         saved = SavedCheckpoints(
             names=("last", *best),
@@ -173,24 +175,24 @@ class Checkpoint(Hook):
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
-        if not _modes(args.get("monitor"), args.get("mode")) and args.get("restore_best"):
+        if not _read_modes(args.get("monitor"), args.get("mode")) and args.get("restore_best"):
             raise ValueError("restore_best needs monitor, the metric that says which are best")
-        if not _modes(args.get("monitor"), args.get("mode")) and args.get("weights_only"):
+        if not _read_modes(args.get("monitor"), args.get("mode")) and args.get("weights_only"):
             raise ValueError("weights_only is for the best: it needs monitor, the metric that says which are best")
         if args.get("copy_to") is not None:
-            _check_place(args["copy_to"], _modes(args.get("monitor"), args.get("mode")))
+            _check_place(args["copy_to"], _read_modes(args.get("monitor"), args.get("mode")))
         if args.get("trail") and args.get("keep") == "all":
             raise ValueError('keep = "all" leaves nothing for a trail: leave one of the two out')
 
     def after_train_epoch(self, run: Run) -> None:
         run.save_checkpoint("last", keep=self.newest)
         if self.stage == "train":
-            self._rank(run, {metric: logged(run, metric) for metric in self.modes})
+            self._rank(run, {metric: read_logged_value(run, metric) for metric in self.modes})
 
     after_train_iter = after_train_epoch
 
     def after_val(self, run: Run) -> None:
-        values = {metric: latest(run, metric) for metric in self.modes}
+        values = {metric: read_latest_metric(run, metric) for metric in self.modes}
         self._rank(run, {metric: value for metric, value in values.items() if value is not None})
 
     def _rank(self, run: Run, values: Mapping[str, float]) -> None:
@@ -277,14 +279,14 @@ def _check_place(template: str, metrics: Iterable[str]) -> None:
             raise ValueError(f"copy_to cannot use {protocol}://: {error}") from None
 
 
-def _modes(monitor: str | dict[str, Mode] | None, mode: Mode | None) -> dict[str, Mode]:
+def _read_modes(monitor: str | dict[str, Mode] | None, mode: Mode | None) -> dict[str, Mode]:
     if isinstance(monitor, str):
         return {monitor: monitored_mode(monitor, mode)}
     return {metric: monitored_mode(metric, stated) for metric, stated in (monitor or {}).items()}
 
 
 Format = Literal["state_dict", "safetensors", "torch_export"]
-SUFFIX: dict[Format, str] = {"state_dict": ".pt", "safetensors": ".safetensors", "torch_export": ".pt2"}
+SUFFIX_BY_FORMAT: dict[Format, str] = {"state_dict": ".pt", "safetensors": ".safetensors", "torch_export": ".pt2"}
 
 DIGITS = 8
 """Digits of the SHA-256 in a file's name, as `torch.hub.load_state_dict_from_url(…, check_hash=True)` reads them."""
@@ -338,7 +340,7 @@ class Export(Hook):
             raise UserError(Problem(message, hint='export a state_dict, or use distributed.strategy = "ddp"'))
         if "safetensors" in self.formats:
             only_tensors(run.model.state_dict())
-        make_out_dir(self._folder(run))
+        make_out_dir(self._find_folder(run))
 
     def after_run(self, run: Run) -> None:
         import torch
@@ -350,9 +352,9 @@ class Export(Hook):
             run.say(f'there is no checkpoint "{self.checkpoint}" to export', "warn")
             return
         weights = read_weights(source, self.weights)
-        folder = self._folder(run)
+        folder = self._find_folder(run)
         for format_ in self.formats:
-            written = folder / f".{self.checkpoint}-{self.weights}{SUFFIX[format_]}"
+            written = folder / f".{self.checkpoint}-{self.weights}{SUFFIX_BY_FORMAT[format_]}"
             if format_ == "torch_export":
                 model = run.models.get(self.weights.removeprefix("model_"), run.model)
                 inputs = first_tensor(next(iter(run.data["train"].epoch(0))))
@@ -368,10 +370,10 @@ class Export(Hook):
                     torch.save(weights, file)
             with written.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
-            path = written.replace(folder / f"{written.stem[1:]}-{digest}{SUFFIX[format_]}")
+            path = written.replace(folder / f"{written.stem[1:]}-{digest}{SUFFIX_BY_FORMAT[format_]}")
             run.say("; ".join(filter(None, (f"exported {path}", not_averages(source, self.weights)))))
 
-    def _folder(self, run: Run) -> Path:
+    def _find_folder(self, run: Run) -> Path:
         if self.out_dir is None or run.is_temporary:
             return run.dir / "export"
         return Path(self.out_dir)
@@ -391,17 +393,17 @@ def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:
     """Write weights as safetensors; those that are tied are written once for each name."""
     from safetensors.torch import save_file
 
-    save_file(_untied(weights), path)
+    save_file(_untie_weights(weights), path)
 
 
-def safetensors_bytes(weights: Mapping[str, Tensor]) -> bytes:
+def make_safetensors_bytes(weights: Mapping[str, Tensor]) -> bytes:
     """Return what `write_safetensors` writes."""
     from safetensors.torch import save
 
-    return save(_untied(weights))
+    return save(_untie_weights(weights))
 
 
-def _untied(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _untie_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return weights of which no two share memory, as safetensors wants it."""
     only_tensors(weights)
     return {name: tensor.contiguous().clone() for name, tensor in weights.items()}
@@ -414,7 +416,7 @@ def write_exported(model: nn.Module, inputs: Tensor, weights: Mapping[str, Tenso
     before = deepcopy(model.state_dict())
     try:
         model.load_state_dict(weights)
-        with evaluating(model), torch.no_grad():
+        with enter_evaluation(model), torch.no_grad():
             shapes = ({0: torch.export.Dim.AUTO},)
             torch.export.save(torch.export.export(model, (inputs,), dynamic_shapes=shapes, strict=False), path)
     finally:

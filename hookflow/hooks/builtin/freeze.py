@@ -10,9 +10,9 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.builtin.schedules import ENDLESS, Progress, iterations
+from hookflow.hooks.builtin.schedules import ENDLESS, Progress, count_iterations
 from hookflow.hooks.capabilities import HookCapabilities
-from hookflow.hooks.parameter_notes import notes_of
+from hookflow.hooks.parameter_notes import find_notes
 from hookflow.hooks.tensors import is_sharded, matches, matching, named_parameters, require_matches
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ class Freeze(Hook):
         return replace(cls.capabilities, frozen_at_start=tuple(args.get("params") or ()))
 
     def before_train(self, run: Run) -> None:
-        self.first = iterations(self.begin, run)
+        self.first = count_iterations(self.begin, run)
         if self.end is None:
             self.last = run.max_iters or ENDLESS
         else:
-            self.last = iterations(self.end, run)
+            self.last = count_iterations(self.end, run)
         self.alone = run.world == 1
         held: set[int] = set()
         for opt in run.optimizers.values():
@@ -98,7 +98,7 @@ class Freeze(Hook):
 
     def _switch(self, model: nn.Module) -> None:
         for parameter in self.chosen:
-            notes_of(parameter).is_frozen = self.frozen
+            find_notes(parameter).is_frozen = self.frozen
             if self.alone:
                 parameter.requires_grad_(not self.frozen)
         modules = dict(model.named_modules(remove_duplicate=False))
@@ -184,12 +184,12 @@ class Prune(Hook):
         self.pruned = matching(there, self.params)
         for name, parameter in self.pruned.items():
             self._check(name, parameter)
-        self.first, self.last = iterations(self.begin, run), iterations(self.end, run)
+        self.first, self.last = count_iterations(self.begin, run), count_iterations(self.end, run)
         if self.last < self.first:
             message = f'hook "{self.name}" would end at iteration {self.last}, before it begins at {self.first}'
             raise UserError(Problem(message))
         self.masks = {name: mask.to(self.pruned[name].device) for name, mask in self.masks.items()}
-        self._note_masks()
+        self._record_masks()
 
     def _check(self, name: str, parameter: nn.Parameter) -> None:
         """Raise UserError for a parameter that cannot be pruned."""
@@ -219,9 +219,9 @@ class Prune(Hook):
         self._mask_weights()  # before a choice, too: momentum moves pruned weights, and the choice must see zeros
         if place >= self.first and place > self.chosen_at:
             self.chosen_at = place
-            self.masks = self.choose(self.amount_at(place))
+            self.masks = self.choose(self.compute_amount_at(place))
             self._mask_weights()
-            self._note_masks()
+            self._record_masks()
 
     def _mask_weights(self) -> None:
         import torch
@@ -236,12 +236,12 @@ class Prune(Hook):
             if gradient is not None:
                 gradient.mul_(mask)
 
-    def _note_masks(self) -> None:
+    def _record_masks(self) -> None:
         """Let hooks that average the weights, or put back older ones, know which are to be zero."""
         for name, mask in self.masks.items():
-            notes_of(self.pruned[name]).mask = mask
+            find_notes(self.pruned[name]).mask = mask
 
-    def amount_at(self, done: int) -> float:
+    def compute_amount_at(self, done: int) -> float:
         """Return the share that is zero after so many iterations, within the schedule."""
         left = (self.last - done) / max(self.last - self.first, 1)
         return self.amount * (1 - left**3)

@@ -15,8 +15,8 @@ from pydantic import Field
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.capabilities import HookCapabilities
-from hookflow.hooks.parameter_notes import notes_of
-from hookflow.hooks.tensors import full, local, matching, named_parameters, require_matches, wide_dtype
+from hookflow.hooks.parameter_notes import find_notes
+from hookflow.hooks.tensors import find_wide_dtype, full, local, matching, named_parameters, require_matches
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -44,7 +44,7 @@ class GradNorm(Hook):
         if model is None:
             return
         of = name_of(model, run)
-        for name, norm in norms(gradients(model), self.per).items():
+        for name, norm in compute_norms(collect_gradients(model), self.per).items():
             run.log(f"grad_norm/{of}.{name}" if of else f"grad_norm/{name}", norm)
 
 
@@ -58,7 +58,7 @@ def name_of(model: nn.Module, run: Run) -> str:
     return ""
 
 
-def gradients(model: nn.Module) -> dict[str, Tensor]:
+def collect_gradients(model: nn.Module) -> dict[str, Tensor]:
     """Return the gradients that parameters have, by the names of the parameters; of sparse ones the values."""
     parameters = model.named_parameters()
     return {name: gradient_values(parameter) for name, parameter in parameters if parameter.grad is not None}
@@ -89,7 +89,7 @@ def writable_gradient_values(parameter: Tensor) -> Tensor:
     return values
 
 
-def norms(gradients: Mapping[str, Tensor], per: Literal["layer", "parameter"] = "layer") -> dict[str, Tensor]:
+def compute_norms(gradients: Mapping[str, Tensor], per: Literal["layer", "parameter"] = "layer") -> dict[str, Tensor]:
     """Return the Euclidean norm of the gradients of each layer (or parameter), and of all together as `total`.
 
     The norms are tensors of no dimensions, in float32 or better. None at all where there are no gradients.
@@ -112,7 +112,7 @@ def norm_of(tensor: Tensor, order: float = 2.0) -> Tensor:
     """Return the norm of a tensor's values, computed in float32 at least: in float16 that of 70 times 8000 is inf."""
     import torch
 
-    norm: Tensor = torch.linalg.vector_norm(tensor, order, dtype=wide_dtype(tensor.dtype))
+    norm: Tensor = torch.linalg.vector_norm(tensor, order, dtype=find_wide_dtype(tensor.dtype))
     return norm
 
 
@@ -255,7 +255,7 @@ def clip_norm(parameters: Iterable[Tensor], max_norm: float, norm_type: float) -
         gradient = parameter.grad
         if gradient is None:
             continue
-        if gradient.is_sparse or wide_dtype(gradient.dtype) != gradient.dtype:
+        if gradient.is_sparse or find_wide_dtype(gradient.dtype) != gradient.dtype:
             others.append(parameter)
         else:
             usual.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
@@ -322,7 +322,7 @@ class SAM(Hook):
         import torch
 
         with_gradient = [parameter for parameter in run.model.parameters() if parameter.grad is not None]
-        moved = [parameter for parameter in with_gradient if not notes_of(parameter).is_frozen]
+        moved = [parameter for parameter in with_gradient if not find_notes(parameter).is_frozen]
         if not moved:
             return
         weights = [parameter.detach().clone() for parameter in moved]

@@ -96,7 +96,7 @@ class Log(Hook):
                 self.epoch.add(run.epoch, numbers, weight)
 
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:  # `add` is given the same arguments
-        for name, value in self._means(run).items():
+        for name, value in self._compute_means(run).items():
             run.log(name, value)
         self.newest = {}
         for name, optimizer in run.optimizers.items():
@@ -107,7 +107,7 @@ class Log(Hook):
             for name, value in self.epoch_means.over_ranks(run, self.epoch.sums()).items():
                 run.log(f"{name}_epoch", value)
 
-    def _means(self, run: Run) -> Mapping[str, Any]:
+    def _compute_means(self, run: Run) -> Mapping[str, Any]:
         """Return the number to log of each name that an iteration has given since the last firing."""
         if self.latest:
             return self.iteration_means.over_ranks(run, self.latest.sums(self.newest))
@@ -119,16 +119,16 @@ class Log(Hook):
         return self.iteration_means.over_ranks(run, sums)
 
     def state_dict(self) -> dict[str, Any]:
-        states = {name: item.state_dict() for name, item in self._kept().items()}
+        states = {name: item.state_dict() for name, item in self._collect_kept().items()}
         return {**states, "newest": {name: list(item) for name, item in self.newest.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, item in self._kept().items():
+        for name, item in self._collect_kept().items():
             if name in state:
                 item.load_state_dict(state[name])
         self.newest = {name: (value, weight) for name, (value, weight) in state["newest"].items()}
 
-    def _kept(self) -> dict[str, Window | EpochSums]:
+    def _collect_kept(self) -> dict[str, Window | EpochSums]:
         kept = {"window": self.latest, "epoch": self.epoch}
         return {name: item for name, item in kept.items() if item}
 
@@ -173,12 +173,12 @@ class EnvInfo(Hook):
     def before_run(self, run: Run) -> None:
         reason = ""
         try:
-            repository = git(Path.cwd())
+            repository = read_git_state(Path.cwd())
         except GitError as error:
             repository = None
             reason = str(error)
-        computer = machine()
-        result = {"git": repository, **computer, "packages": packages()}
+        computer = describe_machine()
+        result = {"git": repository, **computer, "packages": list_packages()}
         if reason:
             result["git_error"] = reason
         (run.dir / "environment.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
@@ -199,7 +199,7 @@ def _describe_repository(repository: dict[str, Any] | None) -> str:
     return text
 
 
-def git(folder: Path) -> dict[str, Any] | None:
+def read_git_state(folder: Path) -> dict[str, Any] | None:
     """Return the `commit` and `branch` of a folder's repository, and what is `dirty`; None where there is none.
 
     Raises:
@@ -214,7 +214,7 @@ def git(folder: Path) -> dict[str, Any] | None:
     return {"commit": commit, "branch": branch, "dirty": [line[3:] for line in changes.splitlines()]}
 
 
-def packages() -> dict[str, str]:
+def list_packages() -> dict[str, str]:
     """Return the versions of the installed packages. Parsing their whole metadata would take seven times as long."""
     from importlib.metadata import distributions
 
@@ -224,7 +224,7 @@ def packages() -> dict[str, str]:
     return {each["Name"]: each["Version"] for each in sorted(whole, key=lambda each: each["Name"].lower())}
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """Return the versions of Python, torch and CUDA, the system, its processors, and the GPUs that torch sees."""
     import torch
 
@@ -294,11 +294,11 @@ class Throughput(Hook):
         if run.world > 1:  # all ranks must call it, whatever each of them knows
             total = run.sum(rate)
         if self.known:
-            for name, value in self.figures(total, run.world).items():
+            for name, value in self.compute_figures(total, run.world).items():
                 run.log(name, value)
         self.restart(run)
 
-    def figures(self, samples_per_s: Any, devices: int) -> dict[str, Any]:
+    def compute_figures(self, samples_per_s: Any, devices: int) -> dict[str, Any]:
         """Return what is logged when all devices together train on so many examples a second."""
         result = {"samples_per_s": samples_per_s}
         if self.tokens_per_sample is not None:

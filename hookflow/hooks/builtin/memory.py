@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hookflow.hooks.run import Run
 
-MIB = 2**20
+BYTES_PER_MIB = 2**20
 
 
 class Memory(Hook):
@@ -43,12 +43,12 @@ def memory(device: torch.device) -> dict[str, float]:
     """Return what this process holds of the host's memory, and of the device's where that is CUDA, in MiB."""
     import psutil
 
-    result = {"rss": psutil.Process().memory_info().rss / MIB}
+    result = {"rss": psutil.Process().memory_info().rss / BYTES_PER_MIB}
     if device.type == "cuda":
         from torch import cuda
 
-        result["allocated"] = cuda.memory_allocated(device) / MIB
-        result["peak"] = cuda.max_memory_allocated(device) / MIB
+        result["allocated"] = cuda.memory_allocated(device) / BYTES_PER_MIB
+        result["peak"] = cuda.max_memory_allocated(device) / BYTES_PER_MIB
     return result
 
 
@@ -90,9 +90,9 @@ class ActivationCheckpoint(Hook):
         self.wrapped: list[nn.Module] = []
 
     def before_run(self, run: Run) -> None:
-        self.wrapped = outermost(run.model, self.match)
+        self.wrapped = find_outermost_modules(run.model, self.match)
         for module in self.wrapped:
-            module.forward = checkpointed(module)
+            module.forward = make_checkpointed_forward(module)
 
     def after_run(self) -> None:
         for module in self.wrapped:
@@ -100,7 +100,7 @@ class ActivationCheckpoint(Hook):
         self.wrapped = []
 
 
-def outermost(model: nn.Module, globs: list[str]) -> list[nn.Module]:
+def find_outermost_modules(model: nn.Module, globs: list[str]) -> list[nn.Module]:
     """Return the modules that globs pick, but for those inside of others. Raises UserError when a glob picks none."""
     modules = {name: module for name, module in model.named_modules() if name}
     require_matches(globs, modules, "module of the network")
@@ -111,7 +111,7 @@ def outermost(model: nn.Module, globs: list[str]) -> list[nn.Module]:
     return [*result.values()]
 
 
-def checkpointed(module: nn.Module) -> Callable[..., Any]:
+def make_checkpointed_forward(module: nn.Module) -> Callable[..., Any]:
     """Return a module's forward pass such that a backward pass computes it again; a plain one without gradients."""
     import torch
     from torch.utils.checkpoint import checkpoint
@@ -123,14 +123,17 @@ def checkpointed(module: nn.Module) -> Callable[..., Any]:
         if not torch.is_grad_enabled():
             return plain(*args, **kwargs)
         if not torch.compiler.is_compiling():  # a compiled network counts no batch a second time
-            kwargs["context_fn"] = lambda: (nullcontext(), _uncounted(module))  # of the two computations
+            kwargs["context_fn"] = lambda: (
+                nullcontext(),
+                _freeze_running_statistics(module),
+            )  # of the two computations
         return checkpoint(plain, *args, use_reentrant=False, **kwargs)
 
     return forward
 
 
 @contextmanager
-def _uncounted(module: nn.Module) -> Iterator[None]:
+def _freeze_running_statistics(module: nn.Module) -> Iterator[None]:
     """Let norms leave their running statistics as they are; in training mode they do not compute with them."""
     norms: list[Any] = []
     for inner in module.modules():

@@ -18,18 +18,18 @@ from hookflow.hooks.builtin.scores import (
     ClassDim,
     ClassDimension,
     activation_of,
-    labels_of,
-    logits_and_target,
-    precise,
-    probabilities,
+    compute_probabilities,
+    find_num_labels,
+    is_class_metric,
+    make_precise,
     range_problem,
-    takes_classes,
+    read_logits_and_target,
     update,
 )
 from hookflow.hooks.tensors import on_device, output, sum_dtype
 from hookflow.pipeline.components import Component
 from hookflow.pipeline.registry import missing_package
-from hookflow.user_code import causes
+from hookflow.user_code import describe_causes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,7 +153,7 @@ class Accuracy(Hook):
     def after_train_epoch(self, run: Run) -> None:
         totals = self.trained.over_ranks(run)
         if self.trained.has_shares:
-            _refuse_wrong_shares(float(totals[2]))
+            _check_shares(float(totals[2]))
         run.log(f"train/{self.metric}", totals[0] / totals[1])
 
     def before_val_epoch(self) -> None:
@@ -164,7 +164,7 @@ class Accuracy(Hook):
 
     def after_val_epoch(self, run: Run, metrics: MutableMapping[str, float]) -> None:
         right, answers, wrong_shares = self.evaluated.over_ranks(run).tolist()
-        _refuse_wrong_shares(wrong_shares)
+        _check_shares(wrong_shares)
         if answers == 0:
             run.say(f"{self.metric} is NaN: no target of {run.split} is a class of the logits", "warn")
         if answers:
@@ -177,7 +177,7 @@ class Accuracy(Hook):
     after_test_epoch = after_val_epoch
 
     def _count(self, counts: AnswerCounts, outputs: dict[str, Any]) -> None:
-        logits, target = logits_and_target(outputs, self.classes, "accuracy")
+        logits, target = read_logits_and_target(outputs, self.classes, "accuracy")
         if self.topk > logits.shape[1]:
             message = f"accuracy counts the {self.topk} highest-scored classes, and the logits have {logits.shape[1]}"
             raise UserError(Problem(message, hint="lower topk"))
@@ -192,17 +192,17 @@ class Accuracy(Hook):
         self.trained.load_state_dict(state)
 
 
-def _refuse_wrong_shares(targets: float) -> None:
+def _check_shares(targets: float) -> None:
     if targets:
         message = f"accuracy takes a floating-point target for shares of classes, and those of {targets:.0f} do not sum"
         hint = "for several labels an example there are the Multilabel metrics of the hook metrics"
         raise UserError(Problem(f"{message} to 1", hint=hint))
 
 
-WIDEST = 20
+MAX_TEXT_CLASSES = 20
 """Classes up to which the text is the whole matrix; of more it lists what is confused most."""
 
-CELL = 8
+CELL_PIXELS = 8
 """Pixels that a cell of a small matrix is wide; one of many classes gets at least one."""
 
 
@@ -231,7 +231,7 @@ class ConfusionMatrix(Hook):
         self.counts = None
 
     def after_val_iter(self, outputs: dict[str, Any]) -> None:
-        logits, target = logits_and_target(outputs, self.dimension, "confusion_matrix")
+        logits, target = read_logits_and_target(outputs, self.dimension, "confusion_matrix")
         if target.is_floating_point():
             message = f"confusion_matrix counts classes, and the target is {target.dtype} {(*target.shape,)}"
             raise UserError(Problem(message, hint="a matrix of shares of classes is not defined"))
@@ -275,13 +275,13 @@ def counts(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
 
 def text(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> str:
     """Return the matrix as a table; of many classes the pairs that are confused most."""
-    if len(names) > WIDEST:
+    if len(names) > MAX_TEXT_CLASSES:
         wrong = []
         for i, row in enumerate(matrix):
             for j, n in enumerate(row):
                 if n and i != j:
                     wrong.append((n, i, j))
-        worst = sorted(wrong, key=lambda result: -result[0])[:WIDEST]
+        worst = sorted(wrong, key=lambda result: -result[0])[:MAX_TEXT_CLASSES]
         return "\n".join(f"{n:6d} × {names[i]} taken for {names[j]}" for n, i, j in worst)
     rows = [["", *names], *([name, *map(str, row)] for name, row in zip(names, matrix, strict=True))]
     width = max(len(cell) for row in rows for cell in row)
@@ -291,7 +291,7 @@ def text(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> str:
 def image(matrix: Tensor) -> Tensor:
     """Return the matrix as an image, float (height, width) in 0…1: each row divided by its sum."""
     shares = matrix.double() / matrix.sum(dim=1, keepdim=True).clamp(min=1)
-    cell = max(CELL * WIDEST // len(matrix), 1)
+    cell = max(CELL_PIXELS * MAX_TEXT_CLASSES // len(matrix), 1)
     return shares.repeat_interleave(cell, 0).repeat_interleave(cell, 1)
 
 
@@ -304,10 +304,10 @@ class ScoreChecks:
 
     def __init__(self, name: str, metric: Any, predicted: str) -> None:
         self.activation = activation_of(metric)
-        self.takes_classes = takes_classes(metric)
+        self.takes_classes = is_class_metric(metric)
         self._name = name
         self._predicted = predicted
-        self._labels = labels_of(metric)
+        self._labels = find_num_labels(metric)
         self._ignored = getattr(metric, "ignore_index", None)
         self.clear()
 
@@ -384,7 +384,7 @@ class Metrics(Hook):
     class_dim: Annotated[ClassDim | None, Field(description=CLASS_DIM)] = None
 
     def __post_init__(self) -> None:
-        self.made = made(self.metrics)
+        self.made = make_metrics(self.metrics)
         self.checks = {name: ScoreChecks(name, metric, self.predicted) for name, metric in self.made.items()}
         self.classes = ClassDimension("metrics", self.class_dim)
         self.are_logits = (self.scores or self.predicted) == "logits"
@@ -415,18 +415,20 @@ class Metrics(Hook):
             for metric in self.made.values():  # texts, say
                 metric.update(predicted, target)
             return
-        predicted = precise(predicted)
-        target = precise(target)
+        predicted = make_precise(predicted)
+        target = make_precise(target)
         scores: dict[tuple[bool, Activation | None], Tensor] = {}
         for name, metric in self.made.items():
             check = self.checks[name]
             kind = check.takes_classes, check.activation
             if kind not in scores:
-                scores[kind] = self._scores(predicted, target, *kind)
+                scores[kind] = self._make_scores(predicted, target, *kind)
             check.add(scores[kind], target)
             update(metric, scores[kind], target)
 
-    def _scores(self, predicted: Tensor, target: Tensor, of_classes: bool, activation: Activation | None) -> Tensor:
+    def _make_scores(
+        self, predicted: Tensor, target: Tensor, of_classes: bool, activation: Activation | None
+    ) -> Tensor:
         """Return what was predicted as a metric takes it: classes in the second dimension, probabilities for logits."""
         if not predicted.is_floating_point():
             return predicted
@@ -434,7 +436,7 @@ class Metrics(Hook):
             predicted = predicted.movedim(self.classes.find(predicted, target), 1)
         if activation is None or not self.are_logits:
             return predicted
-        return probabilities(predicted, activation)
+        return compute_probabilities(predicted, activation)
 
     def after_val_epoch(self, run: Run, metrics: MutableMapping[str, Any]) -> None:
         for name, metric in self.made.items():
@@ -457,7 +459,7 @@ class Metrics(Hook):
     after_test_epoch = after_val_epoch
 
 
-def made(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
+def make_metrics(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
     """Return the metrics of torchmetrics by name. Raises UserError with all metrics that cannot be constructed."""
     import torchmetrics
 
@@ -475,7 +477,7 @@ def made(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
         except UserError as error:
             problems += error.problems
         except (TypeError, ValueError) as error:
-            problems.append(Problem(f"{called}: {error}", hint="\n    ".join(causes(error))))
+            problems.append(Problem(f"{called}: {error}", hint="\n    ".join(describe_causes(error))))
     if problems:
         raise UserError(problems)
     return result

@@ -169,25 +169,25 @@ class Resize(Hook):
         self.places = at_iterations("scales", self.scales, run)
 
     def before_train_iter(self, run: Run, batch: Any) -> None:
-        images = self._images(batch)
-        kinds = self._kinds(batch)
+        images = self._find_images(batch)
+        kinds = self._find_target_kinds(batch)
         scale = value_at(run.iter, self.places, self.shape)
         sizes = [max(round(side * scale / self.multiple), 1) * self.multiple for side in images.shape[2:]]
         for kind, target in zip(kinds, batch[1:], strict=True):
             self._check_target(kind, target, images)
         if sizes == [*images.shape[2:]]:
             return
-        targets = [self._resized(kind, part, images, sizes) for kind, part in zip(kinds, batch[1:], strict=True)]
+        targets = [self._resize_target(kind, part, images, sizes) for kind, part in zip(kinds, batch[1:], strict=True)]
         run.replace_batch(with_parts(batch, interpolated(images, sizes), *targets))
 
-    def _images(self, batch: Any) -> Tensor:
+    def _find_images(self, batch: Any) -> Tensor:
         """Return the images of a batch. Raises UserError where it does not begin with any."""
         from torch import Tensor
 
         images = None
         if isinstance(batch, tuple | list) and batch:
             images = batch[0]
-        if isinstance(images, Tensor) and images.ndim in MODES:
+        if isinstance(images, Tensor) and images.ndim in INTERPOLATION_MODES:
             return images
         if images is None:
             first = batch
@@ -200,20 +200,20 @@ class Resize(Hook):
         message = f"{wanted}, and this batch begins with a {type(first).__name__}{shape}"
         raise UserError(Problem(message, hint=IN_THE_DATASET))
 
-    def _kinds(self, batch: Any) -> tuple[TargetKind, ...]:
+    def _find_target_kinds(self, batch: Any) -> tuple[TargetKind, ...]:
         """Return what becomes of each part behind the images. Raises UserError where nothing says it."""
         parts = batch[1:]
         if self.targets is None:
             for k, part in enumerate(parts, 1):
                 if not _has_no_place(part):
-                    raise self._unstated(k, part)
+                    raise self._make_unstated_error(k, part)
             return tuple("keep" for _ in parts)
         if len(self.targets) != len(parts):
             message = f'hook "{self.name}" has targets = {[*self.targets]}, and a batch has {len(parts)} parts'
             raise UserError(Problem(f"{message} behind the images"))
         return self.targets
 
-    def _unstated(self, number: int, part: Any) -> UserError:
+    def _make_unstated_error(self, number: int, part: Any) -> UserError:
         shape = ""
         if hasattr(part, "dtype"):
             shape = f" of {part.dtype} {(*part.shape,)}"
@@ -245,7 +245,7 @@ class Resize(Hook):
             message = f'hook "{self.name}" needs {wanted} for a target that is "{kind}", and is given {given}'
             raise UserError(Problem(message, hint=IN_THE_DATASET))
 
-    def _resized(self, kind: TargetKind, target: Any, images: Tensor, sizes: list[int]) -> Any:
+    def _resize_target(self, kind: TargetKind, target: Any, images: Tensor, sizes: list[int]) -> Any:
         """Return a target as it is beside images of other sizes."""
         if kind == "keep":
             return target
@@ -258,7 +258,7 @@ class Resize(Hook):
 
 IN_THE_DATASET = "resize in the dataset, which knows the epoch by set_epoch"
 
-MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
+INTERPOLATION_MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
 """How inputs of so many dimensions are interpolated."""
 
 
@@ -275,7 +275,7 @@ def interpolated(images: Tensor, sizes: list[int]) -> Tensor:
     """Return images (examples, channels, …) of other sizes."""
     from torch.nn import functional
 
-    return functional.interpolate(images, sizes, mode=MODES[images.ndim], antialias=images.ndim == 4)
+    return functional.interpolate(images, sizes, mode=INTERPOLATION_MODES[images.ndim], antialias=images.ndim == 4)
 
 
 def interpolated_map(target: Tensor, sizes: list[int]) -> Tensor:

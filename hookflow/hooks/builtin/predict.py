@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.rundir import of_rank, whole
+from hookflow.events.rundir import of_rank, open_replacement
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.tensors import output
@@ -57,13 +57,13 @@ class Predictions:
         return {name: torch.cat(batches) for name, batches in self._batches.items()}
 
 
-def _npz(file: BinaryIO, rows: Mapping[str, Tensor]) -> None:
+def _write_npz(file: BinaryIO, rows: Mapping[str, Tensor]) -> None:
     import numpy as np
 
     np.savez(file, **{name: _array(tensor) for name, tensor in rows.items()})
 
 
-def _jsonl(file: BinaryIO, rows: Mapping[str, Tensor]) -> None:
+def _write_jsonl(file: BinaryIO, rows: Mapping[str, Tensor]) -> None:
     columns = [_array(tensor).tolist() for tensor in rows.values()]
     for row in zip(*columns, strict=True):
         file.write(f"{strict_json(dict(zip(rows, row, strict=True)))}\n".encode())
@@ -75,19 +75,23 @@ def _array(tensor: Tensor) -> Any:
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
-def _pt(file: BinaryIO, rows: Mapping[str, Tensor]) -> None:
+def _write_pt(file: BinaryIO, rows: Mapping[str, Tensor]) -> None:
     import torch
 
     torch.save(dict(rows), file)
 
 
-WRITERS: dict[str, Callable[[BinaryIO, Mapping[str, Tensor]], None]] = {".npz": _npz, ".jsonl": _jsonl, ".pt": _pt}
+WRITER_BY_SUFFIX: dict[str, Callable[[BinaryIO, Mapping[str, Tensor]], None]] = {
+    ".npz": _write_npz,
+    ".jsonl": _write_jsonl,
+    ".pt": _write_pt,
+}
 """The functions that write predictions, by suffix."""
 
 
-def _known_ending(file: str) -> str:
-    if Path(file).suffix not in WRITERS or Path(file).name != file:
-        raise ValueError(f'"{file}" is no name of a file that ends in {", ".join(WRITERS)}')
+def _check_suffix(file: str) -> str:
+    if Path(file).suffix not in WRITER_BY_SUFFIX or Path(file).name != file:
+        raise ValueError(f'"{file}" is no name of a file that ends in {", ".join(WRITER_BY_SUFFIX)}')
     return file
 
 
@@ -111,7 +115,7 @@ class Predict(Hook):
     reads: ClassVar[Slots] = {"after_test_iter": ("batch", "outputs")}
 
     outputs: Annotated[list[str], Field(min_length=1, description="outputs to write", examples=[["logits", "target"]])]
-    file: Annotated[str, AfterValidator(_known_ending), Field(description="its name: *.npz, *.jsonl or *.pt")] = (
+    file: Annotated[str, AfterValidator(_check_suffix), Field(description="its name: *.npz, *.jsonl or *.pt")] = (
         "predictions.npz"
     )
 
@@ -144,8 +148,8 @@ class Predict(Hook):
             if name_of_set:
                 file = file.with_name(f"{file.stem}.{name_of_set}{file.suffix}")
             path = of_rank(file, run.rank)
-            with whole(path) as opened:
-                WRITERS[path.suffix](opened, self.rows.all())
+            with open_replacement(path) as opened:
+                WRITER_BY_SUFFIX[path.suffix](opened, self.rows.all())
             run.say(f"predictions are in {path.name}")
         self._clear()
 
@@ -191,7 +195,7 @@ class TTA(Hook):
         else:
             model = run.models[self.model]
         outer = vars(model).get("forward")
-        model.forward = averaging(model.forward, self.transforms, self.output)
+        model.forward = average_views(model.forward, self.transforms, self.output)
         try:
             yield
         finally:
@@ -203,11 +207,11 @@ class TTA(Hook):
     around_test = around_val
 
 
-def averaging(
+def average_views(
     forward: Callable[..., Any], transforms: Sequence[Transform], kind: OutputKind | None
 ) -> Callable[[Tensor], Tensor]:
     """Return a forward pass that computes the mean of the outputs over all views of its images."""
-    augmentations = views(transforms)
+    augmentations = list_views(transforms)
 
     def averaged(images: Tensor) -> Tensor:
         if images.ndim < 4:
@@ -215,10 +219,10 @@ def averaging(
             raise UserError(Problem(message, hint="the first argument of the network must be the images"))
         total: Any = None
         for view in augmentations:
-            result = forward(turned(images, view))
+            result = forward(turn_images(images, view))
             _check_output(result, kind)
             if kind == "map":
-                result = turned_back(result, view)
+                result = turn_maps_back(result, view)
             if total is None:  # CUDA graphs write over their last output
                 total = result.clone()
             else:
@@ -254,7 +258,7 @@ MADE_BY: dict[Transform, tuple[View, ...]] = {
 """The views that each transform makes of a view."""
 
 
-def views(transforms: Sequence[Transform]) -> list[View]:
+def list_views(transforms: Sequence[Transform]) -> list[View]:
     """Return all views of an image, itself first."""
     result: list[View] = [()]
     for transform in transforms:
@@ -269,14 +273,14 @@ def views(transforms: Sequence[Transform]) -> list[View]:
 QUARTER_TURNS = {"rot90": 1, "rot180": 2, "rot270": 3}
 
 
-def turned(images: Tensor, view: View) -> Tensor:
+def turn_images(images: Tensor, view: View) -> Tensor:
     """Return images (…, height, width) as a view shows them."""
     for step in view:
         images = _step(images, step, 1)
     return images
 
 
-def turned_back(maps: Tensor, view: View) -> Tensor:
+def turn_maps_back(maps: Tensor, view: View) -> Tensor:
     """Return maps (…, height, width) of a view as the image itself lies."""
     for step in reversed(view):
         maps = _step(maps, step, -1)

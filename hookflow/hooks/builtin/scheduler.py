@@ -14,15 +14,15 @@ from pydantic import AfterValidator, Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.arguments import find_class, with_functions
-from hookflow.hooks.builtin.schedules import ENDLESS, PROGRESS, set_rate
+from hookflow.hooks.builtin.schedules import ENDLESS, PROGRESS_UNITS, set_rate
 from hookflow.hooks.capabilities import HookCapabilities
-from hookflow.hooks.monitored import latest, monitored_mode
+from hookflow.hooks.monitored import monitored_mode, read_latest_metric
 from hookflow.hooks.rate_schedule import RateScheduleHook
 from hookflow.metric_mode import Mode
 from hookflow.pipeline.amounts import parse_amount
 from hookflow.pipeline.components import Component
 from hookflow.pipeline.values import AmountField
-from hookflow.user_code import causes
+from hookflow.user_code import describe_causes
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 Per = Literal["iter", "epoch"]
 
-DERIVED = ("total_iters", "T_max", "total_steps", "num_training_steps")
+LENGTH_ARGUMENTS = ("total_iters", "T_max", "total_steps", "num_training_steps")
 """Arguments of schedulers that are their own length in steps: filled in where the pipeline does not give them."""
 
-INNER = "_schedulers"
+INNER_STATES_KEY = "_schedulers"
 """The key of the states inside a `SequentialLR`."""
 
 
@@ -63,7 +63,7 @@ def check_chain(chain: list[Link]) -> list[Link]:
             raise ValueError(f"{called}: {link.use} takes schedulers: {TAKING_SCHEDULERS[link.use]}")
         if link.length is None and k < len(chain):
             raise ValueError(f'{called} needs a length, e.g. "10%": only the last one may go on to the end')
-        parse_amount(link.length or 1, PROGRESS)
+        parse_amount(link.length or 1, PROGRESS_UNITS)
     return chain
 
 
@@ -78,7 +78,7 @@ def find_schedulers(chain: Sequence[Link], args: Sequence[Mapping[str, Any]], pe
     problems: list[Problem] = []
     for link, known in zip(chain, args, strict=True):
         plain = {name: value for name, value in link.args.items() if known[name] == value}
-        filled = ("optimizer", *DERIVED, *(known.keys() - plain.keys()))
+        filled = ("optimizer", *LENGTH_ARGUMENTS, *(known.keys() - plain.keys()))
         try:
             shown = link.model_copy(update={"args": plain})
             kinds.append(find_class(shown, lr_scheduler.LRScheduler, [lr_scheduler], filled=filled, functions=True))
@@ -92,7 +92,7 @@ def find_schedulers(chain: Sequence[Link], args: Sequence[Mapping[str, Any]], pe
     return kinds
 
 
-def lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
+def compute_lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
     """Return how many steps each scheduler is in charge: iterations or epochs, whichever `per` counts.
 
     Shares of the run are rounded. Raises UserError when nothing of the run is left for the last one.
@@ -189,7 +189,7 @@ class Scheduler(RateScheduleHook):
             message = f'there is a metric, "{self.metric}", and no ReduceLROnPlateau that looks at it'
             raise UserError(Problem(message))
         if self.metric is not None:
-            self.modes = {self.metric: _mode(self.metric, self.links[-1].args)}
+            self.modes = {self.metric: _read_mode(self.metric, self.links[-1].args)}
         else:
             self.modes = {}
         self.lengths: list[int] = []
@@ -221,7 +221,7 @@ class Scheduler(RateScheduleHook):
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         if args.get("metric") is not None:
-            _mode(args["metric"], args["chain"][-1].get("args", {}))
+            _read_mode(args["metric"], args["chain"][-1].get("args", {}))
 
     @classmethod
     def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
@@ -229,10 +229,10 @@ class Scheduler(RateScheduleHook):
         if metric is None:
             return cls.capabilities
         last_link = Link.model_validate(args["chain"][-1])
-        return replace(cls.capabilities, monitors={metric: _mode(metric, last_link.args)})
+        return replace(cls.capabilities, monitors={metric: _read_mode(metric, last_link.args)})
 
     def before_run(self, run: Run) -> None:
-        self.lengths = lengths(self.links, self.per, run)
+        self.lengths = compute_lengths(self.links, self.per, run)
         self._make_all(run.optimizer if self.optimizer is None else run.optimizers[self.optimizer])
 
     def _make_all(self, optimizer: Optimizer) -> None:
@@ -281,7 +281,7 @@ class Scheduler(RateScheduleHook):
             args = {"mode": self.modes[self.metric], **args}
         takes = inspect.signature(kind).parameters
         derived = {}
-        for name in DERIVED:
+        for name in LENGTH_ARGUMENTS:
             is_given = name in args or (name == "total_steps" and "epochs" in args)
             if name in takes and not is_given:
                 derived[name] = steps
@@ -297,7 +297,7 @@ class Scheduler(RateScheduleHook):
             else:
                 made = kind(optimizer, **args)
         except (TypeError, ValueError) as error:
-            raise UserError(Problem(f"{use}: {error}", hint="\n    ".join(causes(error)))) from error
+            raise UserError(Problem(f"{use}: {error}", hint="\n    ".join(describe_causes(error)))) from error
         if not isinstance(made, LRScheduler) or isinstance(made, ReduceLROnPlateau) != (kind is ReduceLROnPlateau):
             message = f"{use} makes a {type(made).__name__}, and not a torch.optim.lr_scheduler.LRScheduler"
             raise UserError(Problem(message, hint="ReduceLROnPlateau is named by itself, with a metric"))
@@ -352,7 +352,7 @@ class Scheduler(RateScheduleHook):
             set_rate(group, rate)
 
     def after_val(self, run: Run) -> None:
-        if self.metric is None or (value := latest(run, self.metric)) is None:
+        if self.metric is None or (value := read_latest_metric(run, self.metric)) is None:
             return
         if self._done(run) >= self.end:
             self.before_train_iter(run)  # the last step of those before it, if it is still to be taken
@@ -364,11 +364,13 @@ class Scheduler(RateScheduleHook):
         return run.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        states = {name: _changes(scheduler.state_dict(), self.began[name]) for name, scheduler in self.made.items()}
+        states = {
+            name: _find_changes(scheduler.state_dict(), self.began[name]) for name, scheduler in self.made.items()
+        }
         place = {"steps": self.steps, "done": self.done, "end": self.end}
-        return {**place, "curve": self._curve(), "groups": len(self.first_rates), **states}
+        return {**place, "curve": self._describe_curve(), "groups": len(self.first_rates), **states}
 
-    def _curve(self) -> dict[str, Any]:
+    def _describe_curve(self) -> dict[str, Any]:
         """Return what of the curve depends on the lengths of its schedulers."""
         return {"turns": self.turns, "derived": self.derived}
 
@@ -384,7 +386,7 @@ class Scheduler(RateScheduleHook):
         self.steps = state["steps"]
         if self.has_plateau and self.steps >= state["end"]:
             self.end = self.steps  # those before it are through, whatever their lengths would be now
-        elif self._curve() != state["curve"] or self.steps > self.end:
+        elif self._describe_curve() != state["curve"] or self.steps > self.end:
             self.go_to(self.done)
             self.message = "the run has another length, and the rates follow the curve of this one"
             return
@@ -394,7 +396,7 @@ class Scheduler(RateScheduleHook):
             self._include_added_groups(known)
         for name, scheduler in self.made.items():
             if name == "plateau" or not has_added_groups:
-                scheduler.load_state_dict(_whole(state[name], self.began[name]))
+                scheduler.load_state_dict(_restore_state(state[name], self.began[name]))
 
     def go_to(self, done: int) -> None:
         """Set the rates that the curve has when so many iterations, or epochs, are done, from its first step on."""
@@ -405,21 +407,25 @@ class Scheduler(RateScheduleHook):
         self._step_to(done)
 
 
-def _mode(metric: str, args: Mapping[str, Any]) -> Mode:
+def _read_mode(metric: str, args: Mapping[str, Any]) -> Mode:
     """Return whether less or more of the metric is better, by the arguments of ReduceLROnPlateau, or by its name."""
     return monitored_mode(metric, args.get("mode"), beside=" in its args")
 
 
-def _changes(state: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:
+def _find_changes(state: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:
     """Return the entries of a scheduler's state that have changed: no table of milestones, say."""
-    changed = {key: value for key, value in state.items() if key != INNER and value != began[key]}
-    if INNER in state:
-        changed[INNER] = [_changes(*pair) for pair in zip(state[INNER], began[INNER], strict=True)]
+    changed = {key: value for key, value in state.items() if key != INNER_STATES_KEY and value != began[key]}
+    if INNER_STATES_KEY in state:
+        changed[INNER_STATES_KEY] = [
+            _find_changes(*pair) for pair in zip(state[INNER_STATES_KEY], began[INNER_STATES_KEY], strict=True)
+        ]
     return changed
 
 
-def _whole(changed: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:
+def _restore_state(changed: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:
     whole = {**deepcopy(began), **changed}
-    if INNER in changed:
-        whole[INNER] = [_whole(*pair) for pair in zip(changed[INNER], began[INNER], strict=True)]
+    if INNER_STATES_KEY in changed:
+        whole[INNER_STATES_KEY] = [
+            _restore_state(*pair) for pair in zip(changed[INNER_STATES_KEY], began[INNER_STATES_KEY], strict=True)
+        ]
     return whole

@@ -26,7 +26,7 @@ from hookflow.pipeline.amounts import Unit, parse_amount
 
 Value = TypeVar("Value")
 
-PROGRESS: tuple[Unit, ...] = ("", "it", "ep", "%")
+PROGRESS_UNITS: tuple[Unit, ...] = ("", "it", "ep", "%")
 """The units of how far the training is."""
 
 
@@ -34,18 +34,18 @@ ENDLESS = 10**12
 """Iterations that no run reaches, where it has no end."""
 
 
-def _counted(written: Any) -> Any:
+def _check_amount(written: Any) -> Any:
     if isinstance(written, int) and not isinstance(written, bool) and written == 0:
         return written
-    parse_amount(written, PROGRESS)
+    parse_amount(written, PROGRESS_UNITS)
     return written
 
 
-Progress = Annotated[int | str, BeforeValidator(_counted)]
+Progress = Annotated[int | str, BeforeValidator(_check_amount)]
 """How far the training is: 0, 100, "100it", "2ep", "10%" of the run; a bare number counts iterations."""
 
 
-def iterations(progress: int | str, run: Run) -> int:
+def count_iterations(progress: int | str, run: Run) -> int:
     """Return how many iterations of this run an amount is. Shares are rounded.
 
     Raises UserError for a share of a run without an end.
@@ -78,7 +78,7 @@ def share_of(progress: int | str, run: Run) -> Fraction:
 
 def at_iterations(name: str, values: Sequence[tuple[int | str, Value]], run: Run) -> list[tuple[int, Value]]:
     """Return values with their places in iterations. Raises UserError when these do not follow one another."""
-    places = [(iterations(at, run), value) for at, value in values]
+    places = [(count_iterations(at, run), value) for at, value in values]
     for (item, _), (other, _), (written, _) in zip(places, places[1:], values[1:], strict=False):
         if other <= item:
             message = f"{name}: positions must increase: {written} is iteration {other}, the one before it {item}"
@@ -86,7 +86,7 @@ def at_iterations(name: str, values: Sequence[tuple[int | str, Value]], run: Run
     return places
 
 
-def eased(path: float, shape: Literal["cosine", "linear"]) -> float:
+def compute_eased_share(path: float, shape: Literal["cosine", "linear"]) -> float:
     """Return the share of the difference that is made when so much of the way is done, each from 0 to 1."""
     if shape == "linear":
         return path
@@ -169,7 +169,7 @@ class LRSchedule(Hook):
             return float(self.end**path)
         if self.shape == "constant":
             return 1.0
-        return 1 + (self.end - 1) * eased(path, self.shape)
+        return 1 + (self.end - 1) * compute_eased_share(path, self.shape)
 
 
 Curve = Literal["linear", "cosine", "constant"]
@@ -252,7 +252,7 @@ def value_at(done: int, places: Sequence[tuple[int, float]], shape: Curve) -> fl
         return value
     end, target = places[after]
     path = (done - begin) / (end - begin)
-    return value + (target - value) * eased(path, shape)
+    return value + (target - value) * compute_eased_share(path, shape)
 
 
 Batches = Annotated[list[tuple[Progress, Annotated[int, Field(ge=1)]]], Field(min_length=1)]
@@ -316,10 +316,10 @@ class AccumulationSchedule(Hook):
         self.left = state["left"]
 
 
-SMOOTHING = 0.98
+LOSS_SMOOTHING = 0.98
 """Share of the averaged loss that an iteration keeps."""
 
-DIVERGED = 4.0
+DIVERGENCE_FACTOR = 4.0
 """So many times the lowest averaged loss is the end of the sweep."""
 
 
@@ -371,14 +371,17 @@ class LRFinder(Hook):
             message = f"lr_finder sweeps over {self.iters} iterations, and the run has only {run.max_iters}"
             raise UserError(Problem(message, hint="let it sweep over fewer (iters), or the run be longer"))
         if not self.steps:
-            self.kept = kept(run)
+            self.kept = copy_states(run)
 
     def before_train_iter(self, run: Run) -> None:
         if not self.done:
             groups = [group for optimizer in run.optimizers.values() for group in optimizer.param_groups]
             highest = max(group["initial_lr"] for group in groups)
             for group in groups:
-                set_rate(group, swept(self.start, self.end, self.steps, self.iters) * group["initial_lr"] / highest)
+                set_rate(
+                    group,
+                    compute_swept_rate(self.start, self.end, self.steps, self.iters) * group["initial_lr"] / highest,
+                )
 
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
         if self.done:
@@ -386,24 +389,24 @@ class LRFinder(Hook):
         loss = loss_over_ranks(run, outputs, "lr_finder")
         if loss is None:  # nothing in the batch counts: the next one is trained at this rate, too
             return
-        self.average = SMOOTHING * self.average + (1 - SMOOTHING) * loss
-        smooth = self.average / (1 - SMOOTHING ** (self.steps + 1))
-        self.rates.append(swept(self.start, self.end, self.steps, self.iters))
+        self.average = LOSS_SMOOTHING * self.average + (1 - LOSS_SMOOTHING) * loss
+        smooth = self.average / (1 - LOSS_SMOOTHING ** (self.steps + 1))
+        self.rates.append(compute_swept_rate(self.start, self.end, self.steps, self.iters))
         self.losses.append(smooth)
         run.log("lr_finder/lr", self.rates[-1])
         run.log("lr_finder/loss", smooth)
         self.steps += 1
-        diverged = not math.isfinite(smooth) or smooth > DIVERGED * min(self.losses)
+        diverged = not math.isfinite(smooth) or smooth > DIVERGENCE_FACTOR * min(self.losses)
         if diverged or self.steps == self.iters:
             self.done = True
             put_back(run, self.kept)
             self.kept = {}
             suggested = "no learning rate to suggest: the loss never fell"
             if self.rule == "valley":
-                best = valley(self.rates, self.losses)
+                best = find_valley_rate(self.rates, self.losses)
                 why = "the loss fell longest around it"
             else:
-                best = steepest(self.rates, self.losses)
+                best = find_steepest_rate(self.rates, self.losses)
                 why = "there the loss fell fastest"
             if best is not None:
                 suggested = f"suggested learning rate {number(best)}: {why}"
@@ -419,7 +422,7 @@ class LRFinder(Hook):
         vars(self).update(state)
 
 
-def kept(run: Run) -> dict[str, dict[str, Any]]:
+def copy_states(run: Run) -> dict[str, dict[str, Any]]:
     """Return copies of the states of the model and of the optimizers, for `put_back`."""
     import torch
 
@@ -446,12 +449,12 @@ def put_back(run: Run, kept: dict[str, dict[str, Any]]) -> None:
         load_optimizer_state(optimizer, kept["optimizers"][name], host_tensors=host_tensors_of(optimizer))
 
 
-def swept(start: float, end: float, step: int, steps: int) -> float:
+def compute_swept_rate(start: float, end: float, step: int, steps: int) -> float:
     """Return the rate of a step of the sweep, counted from 0: the first is `start`, the last `end`."""
     return float(start * (end / start) ** (step / (steps - 1)))
 
 
-def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
+def find_steepest_rate(rates: Sequence[float], losses: Sequence[float]) -> float | None:
     """Return the rate at which the loss falls fastest over the logarithm of the rate; None where it never falls.
 
     Slopes are taken over a tenth of the sweep. Its first tenth, where an average is of few losses, does not count.
@@ -467,7 +470,7 @@ def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
     return None
 
 
-def valley(rates: Sequence[float], losses: Sequence[float]) -> float | None:
+def find_valley_rate(rates: Sequence[float], losses: Sequence[float]) -> float | None:
     """Return the rate in the middle third of the longest falling subsequence of losses; None where none falls.
 
     The first tenth and the last five of the sweep do not count. Source: fastai, `lr_find` and its rule "valley".
@@ -523,14 +526,14 @@ class BatchSizeFinder(Hook):
             message = "batch_size_finder needs a limit on a CPU, which takes the memory of the whole machine"
             raise UserError(Problem(message, hint="args = { limit = 512 }"))
         examples = len(source.dataset)
-        before = kept(run)
+        before = copy_states(run)
 
-        def fits(size: int) -> bool:
-            fit = self._fits(run, lambda: source.batch_of([k % examples for k in range(size)]))
+        def is_size_fitting(size: int) -> bool:
+            fit = self._is_fitting(run, lambda: source.batch_of([k % examples for k in range(size)]))
             run.say(f"batch_size_finder: {size:,} examples {'fit' if fit else 'are out of memory'}")
             return fit
 
-        best = largest(fits, self.start, self.limit or examples)
+        best = find_largest_size(is_size_fitting, self.start, self.limit or examples)
         put_back(run, before)
         now = f"; data.train.loader.batch_size is {source.info['batch_size']:,}"
         result = "not even one example fits into memory"
@@ -539,7 +542,7 @@ class BatchSizeFinder(Hook):
         run.say(result)
         run.stop(f"batch_size_finder: {result}")
 
-    def _fits(self, run: Run, make: Callable[[], Any]) -> bool:
+    def _is_fitting(self, run: Run, make: Callable[[], Any]) -> bool:
         """Take optimizer steps on batches that `make` returns; return whether there was the memory for that."""
         import torch
 
@@ -562,7 +565,7 @@ class BatchSizeFinder(Hook):
         return fits
 
 
-def largest(fits: Callable[[int], bool], start: int, limit: int) -> int:
+def find_largest_size(fits: Callable[[int], bool], start: int, limit: int) -> int:
     """Return the largest size up to `limit` that fits, if every smaller one does; 0 where none does."""
     good = 0
     size = min(start, limit)

@@ -14,19 +14,21 @@ if TYPE_CHECKING:
 ClassDim = Literal["second", "last"]
 """The dimension of the classes in logits: the one behind the examples, or the last."""
 
-DIMENSIONS: dict[ClassDim, int] = {"second": 1, "last": -1}
+CLASS_DIMENSIONS: dict[ClassDim, int] = {"second": 1, "last": -1}
 
 Activation = Literal["sigmoid", "softmax"]
 """The function that makes probabilities of logits."""
 
 CLASS_DIM = "the dimension of the classes in the logits; the second if left out"
 
-OUTPUTS = "return logits (N, classes) and target (N) beside the loss, as hookflow.zoo.tasks:Classification does"
+OUTPUTS_HINT = "return logits (N, classes) and target (N) beside the loss, as hookflow.zoo.tasks:Classification does"
 
 
 ONE_LOGIT = "of one logit an example, the hook metrics computes BinaryAccuracy and others"
 
-LAST = 'where the target is what the logits at its place predict, and not the token before, class_dim = "last"'
+LAST_DIMENSION_HINT = (
+    'where the target is what the logits at its place predict, and not the token before, class_dim = "last"'
+)
 
 
 class ClassDimension:
@@ -42,7 +44,7 @@ class ClassDimension:
         if stated is None:
             self._dim = None
         else:
-            self._dim = DIMENSIONS[stated]
+            self._dim = CLASS_DIMENSIONS[stated]
 
     def find(self, logits: Tensor, target: Tensor) -> int:
         """Return the dimension, 1 or -1. Raises UserError where the logits do not fit the target.
@@ -50,35 +52,37 @@ class ClassDimension:
         The target is classes (N, …), or shares of classes in the shape of the logits.
         """
         if logits.ndim < 2:
-            raise self._refused(logits, target, "needs a logit for each class", ONE_LOGIT)
+            raise self._make_shape_error(logits, target, "needs a logit for each class", ONE_LOGIT)
         dim = self._dim
         if logits.ndim == 2:
             dim = 1
         if dim is None:
-            dim = self._dim = self._second(logits, target)
-        if not _fits(logits, target, dim):
-            hint = f"{OUTPUTS}; for several labels an example there are the Multilabel metrics of the hook metrics"
-            raise self._refused(logits, target, "needs logits (N, classes, …) and classes (N, …)", hint)
+            dim = self._dim = self._find_second_dimension(logits, target)
+        if not _is_fitting(logits, target, dim):
+            hint = f"{OUTPUTS_HINT}; for several labels an example there are the Multilabel metrics of the hook metrics"
+            raise self._make_shape_error(logits, target, "needs logits (N, classes, …) and classes (N, …)", hint)
         if logits.shape[dim] < 2:
-            raise self._refused(logits, target, "needs a logit for each class", ONE_LOGIT)
+            raise self._make_shape_error(logits, target, "needs a logit for each class", ONE_LOGIT)
         return dim
 
-    def _second(self, logits: Tensor, target: Tensor) -> int:
+    def _find_second_dimension(self, logits: Tensor, target: Tensor) -> int:
         """Return the second dimension. Raises UserError where the classes are in the last one, or may be."""
-        if not _fits(logits, target, -1):
+        if not _is_fitting(logits, target, -1):
             return 1
-        if _fits(logits, target, 1):
+        if _is_fitting(logits, target, 1):
             hint = 'say it: class_dim = "second", or class_dim = "last"'
-            raise self._refused(logits, target, "cannot tell where the classes are", hint)
-        raise self._refused(logits, target, "looks for the classes in the second dimension", LAST)
+            raise self._make_shape_error(logits, target, "cannot tell where the classes are", hint)
+        raise self._make_shape_error(
+            logits, target, "looks for the classes in the second dimension", LAST_DIMENSION_HINT
+        )
 
-    def _refused(self, logits: Tensor, target: Tensor, why: str, hint: str) -> UserError:
+    def _make_shape_error(self, logits: Tensor, target: Tensor, why: str, hint: str) -> UserError:
         shapes = f"logits of shape {(*logits.shape,)} and a target of {target.dtype} {(*target.shape,)}"
         message = f"{self._hook} {why}, and is given {shapes}"
         return UserError(Problem(message, hint=hint))
 
 
-def _fits(logits: Tensor, target: Tensor, dim: int) -> bool:
+def _is_fitting(logits: Tensor, target: Tensor, dim: int) -> bool:
     """Say whether logits with the classes in a dimension have a place for each target."""
     if target.is_floating_point():  # shares
         return logits.shape == target.shape
@@ -87,13 +91,13 @@ def _fits(logits: Tensor, target: Tensor, dim: int) -> bool:
     return places == [*target.shape]
 
 
-def logits_and_target(outputs: Mapping[str, Any], classes: ClassDimension, hook: str) -> tuple[Tensor, Tensor]:
+def read_logits_and_target(outputs: Mapping[str, Any], classes: ClassDimension, hook: str) -> tuple[Tensor, Tensor]:
     """Return logits (N, classes, …), and classes (N, …), int64, or shares of classes in the shape of the logits.
 
     Raises UserError where the outputs are something else.
     """
-    logits = output(outputs, "logits", hook, OUTPUTS)
-    target = output(outputs, "target", hook, OUTPUTS)
+    logits = output(outputs, "logits", hook, OUTPUTS_HINT)
+    target = output(outputs, "target", hook, OUTPUTS_HINT)
     for name, value in (("logits", logits), ("target", target)):
         if not hasattr(value, "is_floating_point"):
             message = f'{hook} needs the output "{name}" as a tensor, not a {type(value).__name__}'
@@ -123,18 +127,18 @@ def activation_of(metric: Any) -> Activation | None:
     return None
 
 
-def labels_of(metric: Any) -> int | None:
+def find_num_labels(metric: Any) -> int | None:
     """Return how many values a target of a metric of torchmetrics may have, from 0 on; None where it is no class."""
     if _is_of_torchmetrics(metric, "Binary", "Multilabel"):
         return 2
-    if takes_classes(metric):
+    if is_class_metric(metric):
         number = getattr(metric, "num_classes", None)
         if isinstance(number, int):
             return number
     return None
 
 
-def takes_classes(metric: Any) -> bool:
+def is_class_metric(metric: Any) -> bool:
     """Say whether a metric of torchmetrics compares classes (N, …) with scores (N, classes, …)."""
     return _is_of_torchmetrics(metric, "Multiclass")
 
@@ -144,7 +148,7 @@ def _is_of_torchmetrics(metric: Any, *kinds: str) -> bool:
     return any(base.__name__.startswith(kinds) for base in own)
 
 
-def precise(values: Tensor) -> Tensor:
+def make_precise(values: Tensor) -> Tensor:
     """Return floating-point numbers in float32 or better: sums of 16 bits are too coarse, and no gloo gathers them."""
     import torch
 
@@ -153,7 +157,7 @@ def precise(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def probabilities(logits: Tensor, activation: Activation) -> Tensor:
+def compute_probabilities(logits: Tensor, activation: Activation) -> Tensor:
     """Return the probabilities of logits (N, …) or (N, classes, …)."""
     if activation == "sigmoid":
         return logits.sigmoid()

@@ -49,7 +49,7 @@ class ParamStats(Hook):
                 values = values.abs()
             if values.layout is not torch.strided:
                 values = values.to_dense()
-            for stat, value in statistics(values, self.stats).items():
+            for stat, value in compute_statistics(values, self.stats).items():
                 run.log(f"param/{name}/{stat}", value)
             if self.histogram:
                 run.log_histogram(f"param/{name}", values)
@@ -80,11 +80,11 @@ class ActivationStats(Hook):
             return
         if values.is_floating_point() or values.is_complex():
             name = self.names[id(module)]
-            for stat, value in statistics(values.detach(), ("mean", "std", "zeros")).items():
+            for stat, value in compute_statistics(values.detach(), ("mean", "std", "zeros")).items():
                 run.log(f"activation/{name}/{stat}", value)
 
 
-def statistics(values: Tensor, of: Collection[str]) -> dict[str, Tensor]:
+def compute_statistics(values: Tensor, of: Collection[str]) -> dict[str, Tensor]:
     """Return statistics of a tensor's values as tensors of no dimensions, float32 or better.
 
     Of complex values they are those of their absolute values.
@@ -134,7 +134,7 @@ class Images(Hook):
 
     def after_val_iter(self, run: Run, batch: Any, batch_idx: int, outputs: dict[str, Any]) -> None:
         if batch_idx == 0:
-            facts = examples_of(outputs, self.count)
+            facts = format_examples(outputs, self.count)
             captions = [f"{name} {facts[name]}" for name in self.caption if name in facts]
             name = self.output or "images"
             run.log_image(f"val/{name}", self._grid(batch, outputs), "; ".join(captions))
@@ -155,7 +155,7 @@ class Images(Hook):
             raise UserError(Problem(message, hint="output = … names an output of the task that is"))
         shown = result[: self.count].detach()
         if self.rescale and shown.is_floating_point():
-            shown = rescaled(shown)
+            shown = rescale_images(shown)
         return grid(shown, self.columns)
 
 
@@ -175,7 +175,7 @@ def first_images(batch: Any) -> Tensor | None:
     return None
 
 
-def rescaled(images: Tensor) -> Tensor:
+def rescale_images(images: Tensor) -> Tensor:
     """Return images (N, channels, height, width) of which each goes from 0 to 1; one of a single value is 0."""
     low = images.amin((1, 2, 3), keepdim=True)
     high = images.amax((1, 2, 3), keepdim=True)
@@ -198,7 +198,7 @@ def grid(images: Tensor, columns: int) -> Tensor:
     return sheet
 
 
-def examples_of(outputs: Mapping[str, Any], count: int) -> dict[str, str]:
+def format_examples(outputs: Mapping[str, Any], count: int) -> dict[str, str]:
     """Return the targets and predictions of the first examples, if there are any; waits for the device."""
     facts = {}
     target: Any = outputs.get("target")

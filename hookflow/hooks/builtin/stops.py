@@ -14,13 +14,13 @@ from pydantic import BeforeValidator, Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.capabilities import HookCapabilities
-from hookflow.hooks.monitored import latest, logged, monitored_mode
+from hookflow.hooks.monitored import monitored_mode, read_latest_metric, read_logged_value
 from hookflow.hooks.optimizer_state import host_tensors_of, load_optimizer_state
-from hookflow.hooks.parameter_notes import notes_of
+from hookflow.hooks.parameter_notes import find_notes
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import is_sharded, loss_over_ranks
 from hookflow.metric_mode import MODE_MEANING, Mode
-from hookflow.numbers import counted, number
+from hookflow.numbers import format_count, number
 from hookflow.pipeline.amounts import parse_amount
 
 
@@ -74,20 +74,20 @@ class EarlyStop(Hook):
             monitored_mode(args["monitor"], args.get("mode"))
 
     def after_val(self, run: Run) -> None:
-        value = latest(run, self.monitor)
+        value = read_latest_metric(run, self.monitor)
         if value is not None:
             self.judge(run, value)
 
     def after_train_epoch(self, run: Run) -> None:
-        self.judge(run, logged(run, self.monitor))
+        self.judge(run, read_logged_value(run, self.monitor))
 
     def judge(self, run: Run, value: float) -> None:
         """Take in a value, and ask for the stop where it is due."""
-        why = self.beyond(value) or self.stalled(value)
+        why = self.find_bound_reason(value) or self.find_stall_reason(value)
         if why:
             run.stop(f"{self.monitor} {why}")
 
-    def beyond(self, value: float) -> str:
+    def find_bound_reason(self, value: float) -> str:
         """Return why the run stops at this value, whatever came before it; an empty string if it does not."""
         good = self.stopping_threshold
         bad = self.divergence_threshold
@@ -99,7 +99,7 @@ class EarlyStop(Hook):
             return f"is {number(value)}, worse than the threshold of {number(bad)}"
         return ""
 
-    def stalled(self, value: float) -> str:
+    def find_stall_reason(self, value: float) -> str:
         """Take in the value of a validation; return why the run stops, if it has waited for a better one too long."""
         if self.best is None:
             better = math.inf
@@ -119,7 +119,7 @@ class EarlyStop(Hook):
         unit = "validation"
         if self.stage == "train":
             unit = "epoch"
-        return f"has not improved on {best} for {counted(self.waited, unit)}"
+        return f"has not improved on {best} for {format_count(self.waited, unit)}"
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "waited": self.waited}
@@ -231,7 +231,7 @@ class SpikeGuard(Hook):
         if self.in_a_row == self.patience:
             run.stop(f"the loss has spiked {self.patience} times in a row")
         if self.spiked and self.kept:
-            for name, part in parts(run).items():
+            for name, part in collect_parts(run).items():
                 state = deepcopy(self.kept[name])  # an optimizer goes on with the tensors that it is given
                 if "param_groups" in state:  # their settings, as the rate, stay
                     state["param_groups"] = part.state_dict()["param_groups"]
@@ -248,7 +248,7 @@ class SpikeGuard(Hook):
             from torch import Tensor
             from torch.utils._pytree import tree_map_only
 
-            states = {name: checkpoint[name] for name in parts(run)}
+            states = {name: checkpoint[name] for name in collect_parts(run)}
             self.kept = tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), states)
             self.kept["losses"] = checkpoint["hooks"].get(self.name, {"losses": []})["losses"]
 
@@ -270,7 +270,7 @@ def mask_weights(model: Any) -> None:
 
     with torch.no_grad():
         for parameter in model.parameters():
-            mask = notes_of(parameter).mask
+            mask = find_notes(parameter).mask
             if mask is not None:
                 parameter.mul_(mask)
 
@@ -286,7 +286,7 @@ def is_spike(loss: float, losses: Sequence[float], window: int, sigmas: float) -
     return loss > mean + sigmas * max(spread, LEAST_SPREAD * abs(mean))
 
 
-def parts(run: Run) -> dict[str, Any]:
+def collect_parts(run: Run) -> dict[str, Any]:
     """Return the models and optimizers of a run by what a checkpoint calls them."""
     models = {name if name == "model" else f"model_{name}": model for name, model in run.models.items()}
     optimizers = {name if name == "optimizer" else f"optimizer_{name}": each for name, each in run.optimizers.items()}

@@ -10,32 +10,32 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.strip import Strip
 from textual.widgets import Static
 
-from hookflow.events.log import CHUNK
+from hookflow.events.log import READ_CHUNK_BYTES
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding
-from hookflow.graph.render.loop import Row, label, rows
+from hookflow.graph.render.loop import Row, label, make_rows
 from hookflow.monitor.bindings import key
 from hookflow.monitor.compare import (
-    LETTERS,
-    WHOLE,
+    ITERATION_ROW,
+    RUN_LETTERS,
     ComparedRun,
     changed_keys,
-    metrics_of,
+    compare_plans,
+    compute_times,
+    find_differences,
+    list_metrics,
     names_of,
-    plan_difference,
-    times,
-    unequal,
 )
 from hookflow.monitor.health import judge
 from hookflow.monitor.hook_costs import row_cost
 from hookflow.monitor.run_curves import draw_run_curves
 from hookflow.monitor.screens.page import PageScreen
-from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, text_of
+from hookflow.monitor.style import CONDITION_STYLES, RUN_STYLES, Part, text_of
 from hookflow.monitor.throughput import Throughput
 from hookflow.monitor.widgets.list_table import ListTable
 from hookflow.monitor.widgets.strip_view import StripView
-from hookflow.numbers import aligned, factor, ms, number, signed
-from hookflow.text import printable
+from hookflow.numbers import format_aligned, format_factor, format_ms, format_signed, number
+from hookflow.text import make_printable
 
 READ_SECONDS = 0.02
 """Seconds of the app's thread that the log of a run gets in a turn."""
@@ -56,7 +56,7 @@ class RunCurves(StripView):
 
     def show_metric(self, name: str) -> None:
         self._name = name
-        self.border_title = f"{printable(name)}: {' '.join(LETTERS[: len(self._sides)])}"
+        self.border_title = f"{make_printable(name)}: {' '.join(RUN_LETTERS[: len(self._sides)])}"
         self.redraw()
 
     def draw(self, width: int, height: int) -> Sequence[Strip]:
@@ -110,7 +110,7 @@ class CompareScreen(PageScreen):
     def on_mount(self) -> None:
         super().on_mount()
         self.set_interval(0.25, self._read_on)
-        self.query_one("#differences").border_title = f"what differs, {' → '.join(LETTERS[: len(self._sides)])}"
+        self.query_one("#differences").border_title = f"what differs, {' → '.join(RUN_LETTERS[: len(self._sides)])}"
         self.query_one("#times").focus()
 
     def _read_on(self) -> None:
@@ -128,7 +128,7 @@ class CompareScreen(PageScreen):
         sizes = [side.live.unread for side in self._sides]
         unread = sum(left for left, _ in sizes)
         whole = sum(size for _, size in sizes)
-        if unread > CHUNK:
+        if unread > READ_CHUNK_BYTES:
             text = f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB"
             self.query_one("#runs-head", Static).update(text_of((text, "command")), layout=False)
 
@@ -136,7 +136,7 @@ class CompareScreen(PageScreen):
         if self._is_behind:
             return
         names = names_of(self._sides)
-        self.query_one("#runs-head", Static).update(text_of(*self._runs_parts()), layout=False)
+        self.query_one("#runs-head", Static).update(text_of(*self._format_runs()), layout=False)
         if names:
             self.query_one(RunCurves).show_metric(names[self._metric % len(names)])
         differing = Text("\n").join(text_of(*line) for line in difference_lines(self._sides))
@@ -144,10 +144,10 @@ class CompareScreen(PageScreen):
         self._show_times()
         self._show_graph()
 
-    def _runs_parts(self) -> list[Part]:
+    def _format_runs(self) -> list[Part]:
         """Return the letter of each run, how it is, and its best value."""
         parts: list[Part] = []
-        for letter, style, side in zip(LETTERS, SIDES, self._sides, strict=False):
+        for letter, style, side in zip(RUN_LETTERS, RUN_STYLES, self._sides, strict=False):
             health = judge(side.run, side.state, self.store.clock)
             parts += [(letter, style), f" {side.short} "]
             parts.append((f"{health.glyph} {health.condition}", CONDITION_STYLES.get(health.condition, "warn")))
@@ -161,18 +161,18 @@ class CompareScreen(PageScreen):
 
     def _show_times(self) -> None:
         table = self.query_one("#times", ListTable)
-        letters = LETTERS[: len(self._sides)]
+        letters = RUN_LETTERS[: len(self._sides)]
         table.clear(columns=True)
         table.add_columns("", *letters, "Δ to A", "", "")
-        spent = times(self._sides)
-        largest = max((abs(each.delta) for each in spent if each.name != WHOLE), default=0.0) or 1.0
+        spent = compute_times(self._sides)
+        largest = max((abs(each.delta) for each in spent if each.name != ITERATION_ROW), default=0.0) or 1.0
         for each in spent:
-            is_whole = each.name == WHOLE
+            is_whole = each.name == ITERATION_ROW
             style = _style_of(each.delta)
             cells = [text_of((each.name, "strong" if is_whole else ""))]
             for ns in each.ns:
-                cells.append(_right("–" if ns is None else ms(ns), ""))
-            cells.append(_right(signed(each.delta), style))
+                cells.append(_right("–" if ns is None else format_ms(ns), ""))
+            cells.append(_right(format_signed(each.delta), style))
             if is_whole:
                 length = 0
             else:
@@ -184,17 +184,17 @@ class CompareScreen(PageScreen):
     def _show_graph(self) -> None:
         """Show the loop of the first run with the median of each hook in every run, then the hooks of the others."""
         table = self.query_one("#graph", ListTable)
-        letters = LETTERS[: len(self._sides)]
+        letters = RUN_LETTERS[: len(self._sides)]
         table.clear(columns=True)
         table.add_columns("the loop", "edges", "hook", *letters, f"{letters[-1]} vs A", "only in")
-        drawn = [(each, "") for each in rows(self._sides[0].plan)]
+        drawn = [(each, "") for each in make_rows(self._sides[0].plan)]
         for letter, side in zip(letters[1:], self._sides[1:], strict=True):
-            drawn += [(each, letter) for each in rows(side.plan) if self._is_missing_in_first(each)]
+            drawn += [(each, letter) for each in make_rows(side.plan) if self._is_missing_in_first(each)]
         for each, only_in in drawn:
-            durations = [_median_ns(side, each) for side in self._sides]
+            durations = [_compute_median_ns(side, each) for side in self._sides]
             cells = [text_of(label(each, each.name)), text_of((each.lanes, "edge"))]
             cells.append(text_of((each.binding.hook if each.binding else "", "strong")))
-            cells += [_right("" if ns is None else aligned(ns), "") for ns in durations]
+            cells += [_right("" if ns is None else format_aligned(ns), "") for ns in durations]
             cells.append(_change(durations[0], durations[-1]))
             cells.append(text_of((only_in, "warn")))
             table.add_row(*cells)
@@ -217,23 +217,23 @@ class CompareScreen(PageScreen):
 def difference_lines(sides: Sequence[ComparedRun]) -> list[list[Part]]:
     """Return what differs: results, keys, hooks, order, and last the environment; a line each."""
     states = [side.state for side in sides]
-    results = [plan_difference(sides[0], side) for side in sides[1:]]
+    results = [compare_plans(sides[0], side) for side in sides[1:]]
     lines = []
     bests: dict[str, list[object]] = {}
-    for name in metrics_of(states):
+    for name in list_metrics(states):
         best_values = [state.metrics.best.get(name) for state in states]
         bests[f"best {name}"] = [None if each is None else number(each.value) for each in best_values]
-    for name, values in {**bests, **unequal(changed_keys(results))}.items():
+    for name, values in {**bests, **find_differences(changed_keys(results))}.items():
         if len(set(map(str, values))) > 1:
             lines.append(_difference_line(name, values))
-    for letter, result in zip(LETTERS[1:], results, strict=False):
+    for letter, result in zip(RUN_LETTERS[1:], results, strict=False):
         for name in result.hooks_added:
             lines.append([("+ ", "good"), f"[hooks.{name}] in {letter}"])
         for name in result.hooks_removed:
             lines.append([("− ", "warn"), f"[hooks.{name}] not in {letter}"])
         for reordered in result.order:
             lines.append([f"order at {reordered.point} in {letter}"])
-    for name, values in unequal([side.environment for side in sides]).items():
+    for name, values in find_differences([side.environment for side in sides]).items():
         lines.append(_difference_line(name, values))
     return lines or [[("nothing: one pipeline, one environment", "dim")]]
 
@@ -243,11 +243,11 @@ def _difference_line(name: str, values: Sequence[object]) -> list[Part]:
     for place, value in enumerate(values):
         if place:
             line.append((" → ", "dim"))
-        line.append((_written(value), SIDES[place]))
+        line.append((_format_value(value), RUN_STYLES[place]))
     return line
 
 
-def _written(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None or value == "":
         return "–"
     if isinstance(value, list):
@@ -277,7 +277,7 @@ def _same_binding(side: ComparedRun, binding: Binding) -> Binding | None:
     return None
 
 
-def _median_ns(side: ComparedRun, each: Row) -> float | None:
+def _compute_median_ns(side: ComparedRun, each: Row) -> float | None:
     binding = each.binding
     if binding is not None:
         binding = _same_binding(side, binding)
@@ -299,4 +299,4 @@ def _change(before: float | None, after: float | None) -> Text:
         style = "warn"
     elif ratio <= 1 / NOTABLE_CHANGE:
         style = "good"
-    return _right(factor(ratio), style)
+    return _right(format_factor(ratio), style)

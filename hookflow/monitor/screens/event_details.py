@@ -17,9 +17,9 @@ from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.screens.page import PageScreen
 from hookflow.monitor.series import in_order
 from hookflow.monitor.style import Part, text_of
-from hookflow.monitor.widgets.traceback_view import traceback_text
-from hookflow.numbers import number, out_of, span
-from hookflow.text import fit, fit_name, printable_lines
+from hookflow.monitor.widgets.traceback_view import make_traceback_text
+from hookflow.numbers import format_span, number, out_of
+from hookflow.text import fit, fit_name, make_lines_printable
 
 LABEL_WIDTH = 10
 """Cells for the names of what is known of a checkpoint."""
@@ -67,7 +67,7 @@ class EventDetailsScreen(PageScreen):
             sign = f"{line.sign} "
         box.border_title = f"{sign}{line.source} {line.clock}".replace("[", "\\[")
         box.border_subtitle = out_of(self._place + 1, len(self._lines))
-        self.query_one("#details", Static).update(details_of(self.store, line))
+        self.query_one("#details", Static).update(format_details(self.store, line))
 
     def action_turn(self, step: int) -> None:
         place = min(max(self._place + step, 0), len(self._lines) - 1)
@@ -77,32 +77,32 @@ class EventDetailsScreen(PageScreen):
             self.show_run()
 
     def text_of_row(self) -> str:
-        return details_of(self.store, self.line).plain
+        return format_details(self.store, self.line).plain
 
 
-def details_of(store: RunStore, line: LogLine) -> Text:
+def format_details(store: RunStore, line: LogLine) -> Text:
     """Return all that is known of a line."""
     text = text_of((line.text, "strong"))
     text.no_wrap = False
     text.append("\n")
     entry = line.entry
     if entry is None:
-        text.append_text(text_of((_when_printed(line), "dim")))
+        text.append_text(text_of((_format_print_time(line), "dim")))
         return text
-    text.append_text(text_of((_when(store, entry), "dim")))
-    for part in _about(store, entry):
+    text.append_text(text_of((_format_time(store, entry), "dim")))
+    for part in _iter_related_lines(store, entry):
         text.append("\n")
         text.append_text(part)
     return text
 
 
-def _when_printed(line: LogLine) -> str:
+def _format_print_time(line: LogLine) -> str:
     if line.time is None:
         return "printed by the training before this dashboard was opened"
     return f"printed by the training; seen at {line.clock}"
 
 
-def _when(store: RunStore, entry: Entry) -> str:
+def _format_time(store: RunStore, entry: Entry) -> str:
     """Return when something happened: the iteration, and the time since the attempt began."""
     run = store.state.run
     if run:
@@ -111,13 +111,13 @@ def _when(store: RunStore, entry: Entry) -> str:
         began = entry.t
     when = "in an earlier attempt"
     if entry.t >= began:
-        when = f"{span(entry.t - began)} after this attempt began"
+        when = f"{format_span(entry.t - began)} after this attempt began"
     if entry.it is None:
         return when
     return f"iteration {entry.it:,}, {when}"
 
 
-def _about(store: RunStore, entry: Entry) -> Iterator[Text]:
+def _iter_related_lines(store: RunStore, entry: Entry) -> Iterator[Text]:
     """Yield what belongs to an event, in lines."""
     saved = _checkpoint_of(store, entry)
     if entry.kind == "metrics":
@@ -129,11 +129,11 @@ def _about(store: RunStore, entry: Entry) -> Iterator[Text]:
             yield _line((fit(label, LABEL_WIDTH), "dim"), value)
     elif "Traceback (" in entry.detail:
         yield Text()
-        traceback = traceback_text(entry.detail).whole
+        traceback = make_traceback_text(entry.detail).whole
         yield traceback
     elif entry.detail.strip() not in ("", entry.text.strip()):
         yield Text()
-        yield Text(printable_lines(entry.detail))
+        yield Text(make_lines_printable(entry.detail))
 
 
 def _line(*parts: Part) -> Text:
@@ -176,7 +176,7 @@ def _checkpoint_of(store: RunStore, entry: Entry) -> Checkpoint | None:
 def _describe_checkpoint(store: RunStore, saved: Checkpoint) -> Iterator[tuple[str, str]]:
     """Yield what is known of a checkpoint, and what can be done with it, each with its name."""
     folder = store.directory.path / saved["path"]
-    metrics, it = store.state.metrics.newest_by(saved["it"])
+    metrics, it = store.state.metrics.find_newest_by(saved["it"])
     values = "   ".join(f"{name} {number(value)}" for name, value in metrics.items())
     yield "metrics", f"{values}   (of iteration {it:,})" if values else "none yet"
     yield "path", f"{store.path}/{saved['path']}"

@@ -15,7 +15,7 @@ from textual.widgets import Static
 from hookflow.monitor.screens.page import PageScreen
 from hookflow.monitor.style import INK_STYLES
 
-WORDS = (
+EXPLAINED_WORDS = (
     ("attempt", "the run since it was started, or resumed last"),
     ("mean, p95", "of the calls of the last 60 s; v: of the whole attempt"),
     ("share", "of the time in training iterations, last 60 s; blank for what fires outside them, as in validation"),
@@ -28,7 +28,7 @@ WORDS = (
     ("rank-2-bound", "iterations wait for that rank"),
     ("best", "the best value of a metric so far; which is better follows from its name or a hook's `mode`"),
 )
-SIGNS = (
+EXPLAINED_SIGNS = (
     ("● ○ ‖ ◐ ?", "running, starting, paused, stalled (no progress), lost (process gone without an end)"),
     ("✓ ■ ✗", "finished, stopped, failed"),
     ("· ◇ ◆ ◉ ▲ ✗", "note, validation, checkpoint, command answered, warning, error"),
@@ -41,7 +41,7 @@ SIGNS = (
 Rows = Iterable[tuple[str, str]]
 
 
-def definition_table(title: str, rows: Rows) -> Group:
+def make_definition_table(title: str, rows: Rows) -> Group:
     """Return names and what they mean, under a title."""
     table = Table.grid(padding=(0, 2))
     table.add_column(width=16)
@@ -80,10 +80,12 @@ class HelpScreen(ModalScreen[None]):
             if page is not None:
                 if page.help_text:
                     yield Static(page.help_text, markup=False)
-                yield Static(definition_table(f"keys of this page: {page.page_name}", self._keys_of(page, own=True)))
-                yield Static(definition_table("keys of every page", self._keys_of(page, own=False)))
-            yield Static(definition_table("words", WORDS))
-            yield Static(definition_table("signs", SIGNS))
+                yield Static(
+                    make_definition_table(f"keys of this page: {page.page_name}", self._keys_of(page, own=True))
+                )
+                yield Static(make_definition_table("keys of every page", self._keys_of(page, own=False)))
+            yield Static(make_definition_table("words", EXPLAINED_WORDS))
+            yield Static(make_definition_table("signs", EXPLAINED_SIGNS))
 
     def _keys_of(self, page: PageScreen, *, own: bool) -> Rows:
         """Yield the keys that the page or its widgets have, or those of the app, each action once."""

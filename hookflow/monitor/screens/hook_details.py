@@ -18,11 +18,11 @@ from hookflow.monitor.durations import CallTotals
 from hookflow.monitor.hook_facts import all_facts
 from hookflow.monitor.screens.page import PageScreen
 from hookflow.monitor.style import text_of
-from hookflow.monitor.widgets.hook_facts import facts_text
+from hookflow.monitor.widgets.hook_facts import format_facts
 from hookflow.monitor.widgets.hook_trend import HookTrend
-from hookflow.monitor.widgets.traceback_view import traceback_text
-from hookflow.numbers import aligned
-from hookflow.text import printable
+from hookflow.monitor.widgets.traceback_view import make_traceback_text
+from hookflow.numbers import format_aligned
+from hookflow.text import make_printable
 
 FACTS_WIDTH = 76
 """Cells of the facts before their room is known."""
@@ -30,13 +30,13 @@ FACTS_WIDTH = 76
 BAR_WIDTH = 40
 """Cells of the longest bar of the histogram."""
 
-EIGHTHS = " ▏▎▍▌▋▊▉"
+EIGHTH_BLOCKS = " ▏▎▍▌▋▊▉"
 
 
 def error_text(error: Error) -> Text:
     """Return the error of a hook, with its traceback."""
     text = text_of((f"✗ last error, iteration {error['it']:,}: {error['type']}: {error['text']}", "error"), "\n")
-    frames = traceback_text(error["traceback"], error["at"]).whole
+    frames = make_traceback_text(error["traceback"], error["at"]).whole
     text.append_text(frames)
     text.append("\n")
     text.no_wrap = False
@@ -55,9 +55,11 @@ def histogram_lines(calls: CallTotals) -> list[Text]:
         if index > previous + 1:
             lines.append(text_of((f"{'⋮':>10}", "dim")))
         eighths = max(round(count / most * BAR_WIDTH * 8), 1)
-        bar = "█" * (eighths // 8) + EIGHTHS[eighths % 8]
+        bar = "█" * (eighths // 8) + EIGHTH_BLOCKS[eighths % 8]
         lines.append(
-            text_of((f" {aligned(bounds(index)[0])}  ", "dim"), (f"{bar:<{BAR_WIDTH + 1}}", "train"), f"{count:>9,}")
+            text_of(
+                (f" {format_aligned(bounds(index)[0])}  ", "dim"), (f"{bar:<{BAR_WIDTH + 1}}", "train"), f"{count:>9,}"
+            )
         )
         previous = index
     return lines
@@ -88,7 +90,7 @@ class HookDetailsScreen(PageScreen):
 
     @property
     def hook_at_cursor(self) -> Binding | None:
-        return self.dashboard.picked_binding()
+        return self.dashboard.find_picked_binding()
 
     def show_run(self) -> None:
         binding = self.hook_at_cursor
@@ -99,12 +101,12 @@ class HookDetailsScreen(PageScreen):
             text.update("no hooks are known yet")
             return
         store = self.store
-        box.border_title = printable(f"{binding.hook} @ {binding.point}")
+        box.border_title = make_printable(f"{binding.hook} @ {binding.point}")
         parts: list[Text] = []
         error = store.state.errors.get((binding.hook, binding.point))
         if error is not None:
             parts.append(error_text(error))
-        parts.append(facts_text(all_facts(store, binding), text.content_size.width or FACTS_WIDTH))
+        parts.append(format_facts(all_facts(store, binding), text.content_size.width or FACTS_WIDTH))
         parts += histogram_lines(store.state.first.timing(binding.id).totals())
         text.update(Content.from_rich_text(Text("\n").join(parts)))  # rich texts fail where NO_COLOR is set
         self.query_one(HookTrend).show_binding(store, binding, is_log=self.dashboard.choices.log_scale)

@@ -18,10 +18,10 @@ from hookflow.monitor.widgets.hook_order import HookOrderView
 from hookflow.monitor.widgets.hook_reason import HookReason
 from hookflow.monitor.widgets.hook_table import HookTable
 from hookflow.monitor.widgets.hook_trend import HookTrend
-from hookflow.numbers import counted
-from hookflow.text import printable
+from hookflow.numbers import format_count
+from hookflow.text import make_printable
 
-HELP = """\
+HOOKS_HELP = """\
 By cost: a row for each hook at each point, what took most of the last minute first. A click at a heading sorts.
 By order: the loop as a run walks through it. ▶ waits for the hooks whose lanes reach it; ← folds, → unfolds.
 mean, p95, max and share are of the last 60 s (v: of the attempt); dim where there was no call in them. The checks of a
@@ -40,7 +40,7 @@ class HooksScreen(PageScreen):
     page_name: ClassVar[str] = "hooks"
     refresh_seconds: ClassVar[float] = 2.0  # a table paints all its cells where one has changed
     can_filter: ClassVar[bool] = True
-    help_text: ClassVar[str] = HELP
+    help_text: ClassVar[str] = HOOKS_HELP
     AUTO_FOCUS = ""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -98,7 +98,7 @@ class HooksScreen(PageScreen):
         choices = self.dashboard.choices
         store = self.store
         self.view.show_hooks(store, choices, self.filter_text)
-        picked = self.dashboard.picked_binding()
+        picked = self.dashboard.find_picked_binding()
         if picked is not None:
             self.view.select_binding(picked.id)
         self._show_title()
@@ -123,11 +123,11 @@ class HooksScreen(PageScreen):
         with_row = {binding.id for binding in plan.bindings}
         if not choices.empty_points:
             with_row -= self.store.unreached
-        shown = counted(len(with_row), "row")
+        shown = format_count(len(with_row), "row")
         if self.filter_text:
             matching = with_row & matching_bindings(plan, self.filter_text)
             shown = f"{len(matching)} of {shown}"
-        box.border_subtitle = f"{counted(len(plan.hooks), 'hook')}, {shown} · {window}"
+        box.border_subtitle = f"{format_count(len(plan.hooks), 'hook')}, {shown} · {window}"
 
     def _show_hook(self) -> None:
         """Show more about what is at the cursor."""
@@ -147,9 +147,9 @@ class HooksScreen(PageScreen):
         facts = [fact for fact in facts if fact.name not in REASON_FACTS]
         self.query_one(HookFacts).show_facts(facts)
         facts_box.border_title = (
-            printable(f"{binding.hook} @ {binding.point}") if binding is not None else "no hook at the cursor"
+            make_printable(f"{binding.hook} @ {binding.point}") if binding is not None else "no hook at the cursor"
         )
-        trend.border_title = printable(f"{binding.hook}: trend") if binding is not None else ""
+        trend.border_title = make_printable(f"{binding.hook}: trend") if binding is not None else ""
         trend.show_binding(store, binding, is_log=self.dashboard.choices.log_scale)
 
     def filter_changed(self, text: str) -> None:

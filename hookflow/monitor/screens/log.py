@@ -7,8 +7,8 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from hookflow.monitor.bindings import key
-from hookflow.monitor.log_lines import EVENTS, EVERYTHING, PRINTED, LogFilter, LogLine, LogMerger, sources_of
-from hookflow.monitor.printed_output import LEVELS
+from hookflow.monitor.log_lines import EVENTS, EVERYTHING, PRINTED, LogFilter, LogLine, LogMerger, list_sources
+from hookflow.monitor.printed_output import SEVERITY_LEVELS
 from hookflow.monitor.screens.event_details import EventDetailsScreen
 from hookflow.monitor.screens.page import PageScreen
 from hookflow.monitor.widgets.log_view import LogView
@@ -84,11 +84,11 @@ class LogScreen(PageScreen):
 
     def _show_lines(self) -> None:
         view = self.log_view
-        view.reason_for_nothing = self._reason_for_nothing()
+        view.reason_for_nothing = self._explain_emptiness()
         view.show_lines(self._filter.select(self._lines))
         self._show_captions()
 
-    def _reason_for_nothing(self) -> str:
+    def _explain_emptiness(self) -> str:
         if self._filter.source == PRINTED and self.store.is_replay:
             return "a replay has no output: when a line was printed is not recorded"
         if self._filter == LogFilter():
@@ -126,10 +126,10 @@ class LogScreen(PageScreen):
             self.app.push_screen(EventDetailsScreen(lines, self.log_view.cursor))
 
     def action_next_level(self) -> None:
-        self._change_filter(level=(self._filter.level + 1) % len(LEVELS))
+        self._change_filter(level=(self._filter.level + 1) % len(SEVERITY_LEVELS))
 
     def action_next_source(self) -> None:
-        known = sources_of(self._lines)
+        known = list_sources(self._lines)
         if self._filter.source in known:
             place = known.index(self._filter.source)
         else:

@@ -11,7 +11,7 @@ from textual.widgets import ContentSwitcher, OptionList, Static
 from textual.widgets.option_list import Option
 
 from hookflow.monitor.bindings import key
-from hookflow.monitor.journal import GLYPHS, Key, Shown, extent
+from hookflow.monitor.journal import KIND_GLYPHS, Key, MediaItem, describe_extent
 from hookflow.monitor.metric_lines import matches
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.screens.page import PageScreen
@@ -21,9 +21,9 @@ from hookflow.monitor.widgets.logged_item import (
     HistogramView,
     ImageView,
     TextView,
-    facts_of,
+    list_facts,
 )
-from hookflow.text import fit_name, printable
+from hookflow.text import fit_name, make_printable
 
 NAME_CELLS = 28
 """Cells of the list of names."""
@@ -121,13 +121,13 @@ class MediaScreen(PageScreen):
         self._item = number
         self._listed = ()
 
-    def _items(self) -> list[Shown]:
+    def _items(self) -> list[MediaItem]:
         """Return what is kept of the name at the cursor, oldest first."""
         if self._logged is None:
             return []
         return self.store.state.gallery.of(self._logged)
 
-    def _place(self, items: Sequence[Shown]) -> int:
+    def _find_place(self, items: Sequence[MediaItem]) -> int:
         """Return which of the items is shown: the chosen one, else the newest."""
         for place, item in enumerate(items):
             if item.number == self._item:
@@ -189,12 +189,12 @@ class MediaScreen(PageScreen):
         self.query_one("#item").display = bool(items)
         if not items:
             return
-        place = self._place(items)
+        place = self._find_place(items)
         record = items[place].record
         panel = self.query_one("#item")
-        panel.border_title = Content(f"{GLYPHS[record['k']]} {printable(record['name'])}")
+        panel.border_title = Content(f"{KIND_GLYPHS[record['k']]} {make_printable(record['name'])}")
         panel.border_subtitle = f"{place + 1} of {len(items)}"
-        self.query_one("#facts", Static).update(text_of(*facts_of(record, extent(record))))
+        self.query_one("#facts", Static).update(text_of(*list_facts(record, describe_extent(record))))
         self.query_one("#kinds", ContentSwitcher).current = record["k"]
         if record["k"] == "text":
             self.query_one(TextView).show_text(record["text"])
@@ -218,7 +218,7 @@ class MediaScreen(PageScreen):
         items = self._items()
         if not items:
             return
-        place = min(max(self._place(items) + step, 0), len(items) - 1)
+        place = min(max(self._find_place(items) + step, 0), len(items) - 1)
         is_newest = place == len(items) - 1
         self._item = None if is_newest else items[place].number
         self.query_one(TextView).scroll_home(animate=False)
@@ -240,7 +240,7 @@ class MediaScreen(PageScreen):
         items = self._items()
         if not items:
             return ""
-        record = items[self._place(items)].record
+        record = items[self._find_place(items)].record
         if record["k"] == "text":
             return record["text"]
         if record["k"] == "image":
@@ -254,5 +254,6 @@ def _option(logged: Key, count: int) -> Option:
     number = f" {count}"
     room = NAME_CELLS - 6 - len(number)
     return Option(
-        text_of((f"{GLYPHS[kind]} ", KIND_STYLES[kind]), fit_name(name, room), (number, "dim")), id=f"{kind} {name}"
+        text_of((f"{KIND_GLYPHS[kind]} ", KIND_STYLES[kind]), fit_name(name, room), (number, "dim")),
+        id=f"{kind} {name}",
     )

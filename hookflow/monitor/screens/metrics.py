@@ -15,11 +15,11 @@ from hookflow.monitor.charts import Axis, Unit
 from hookflow.monitor.metric_lines import (
     SPLIT_SIGNS,
     MetricLine,
+    describe_holes,
     end_iterations,
     gather_metrics,
-    words_of_holes,
 )
-from hookflow.monitor.rerun_process import RerunProcess, rerun_command
+from hookflow.monitor.rerun_process import RerunProcess, make_rerun_command
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.screens.dialogs import Choice, ChoiceDialog
 from hookflow.monitor.screens.page import PageScreen
@@ -36,16 +36,16 @@ from hookflow.monitor.widgets.curve_chart import (
     visible_range,
 )
 from hookflow.monitor.widgets.heat_map import HeatMap
-from hookflow.monitor.widgets.metric_tree import MetricTree, best_value, mode_of
+from hookflow.monitor.widgets.metric_tree import MetricTree, best_value, find_mode
 from hookflow.numbers import number_of_4_digits
 
 SMOOTHING_FACTORS = (0.0, 0.6, 0.9, 0.97)
-UNITS: tuple[Unit, ...] = ("it", "epoch", "time")
+AXIS_UNITS: tuple[Unit, ...] = ("it", "epoch", "time")
 
 CURSOR_STEPS = 100
 """Steps of the cursor from one end of the chart to the other."""
 
-FAR = 10
+LONG_STEP = 10
 """Steps at once with shift."""
 
 NO_METRICS = "no scalars yet: run.log(name, value) logs them"
@@ -193,7 +193,7 @@ class MetricsScreen(PageScreen):
         """Find out whether the metric at the cursor can have a log scale, or has one that can be taken back."""
         name = self._picked_metric
         is_log = name in self.dashboard.choices.log_metrics
-        offers_log = name != "" and (is_log or can_be_log(self._lines()))
+        offers_log = name != "" and (is_log or can_be_log(self._list_lines()))
         if offers_log != self._offers_log:
             self._offers_log = offers_log
             self.refresh_bindings()
@@ -214,7 +214,7 @@ class MetricsScreen(PageScreen):
         heat.display = has_heat and row.key != ""
         if has_metric:
             chart.show_metric(self.store, row.metrics[0], self._options())
-            reading.update(self._reading())
+            reading.update(self._format_reading())
         if heat.display:
             heat.styles.height = "1fr" if row.is_group else min(len(group.metrics) + 4, max(self.size.height // 3, 8))
             metrics = gather_metrics(self.store.state)
@@ -223,7 +223,7 @@ class MetricsScreen(PageScreen):
             if has_metric:
                 picked = row.metrics[0]
             cursor = self._choices.cursor
-            heat.show_group(group.key, members, self._axis(), self._progress, picked=picked, cursor=cursor)
+            heat.show_group(group.key, members, self._make_axis(), self._progress, picked=picked, cursor=cursor)
 
     # The chart
 
@@ -248,7 +248,7 @@ class MetricsScreen(PageScreen):
             return row.metrics[0]
         return ""
 
-    def _lines(self) -> list[MetricLine]:
+    def _list_lines(self) -> list[MetricLine]:
         """Return the lines of the metric at the cursor, or of all metrics of the group there."""
         metrics = gather_metrics(self.store.state)
         lines: list[MetricLine] = []
@@ -261,17 +261,17 @@ class MetricsScreen(PageScreen):
         return self.store.state.progress(self._choices.unit)
 
     def _range(self) -> IterationRange:
-        return visible_range(self.store.state, self._lines(), self._options())
+        return visible_range(self.store.state, self._list_lines(), self._options())
 
-    def _axis(self) -> Axis:
+    def _make_axis(self) -> Axis:
         return make_axis(self._range(), self._progress, self._options())
 
-    def _reading(self) -> Text:
+    def _format_reading(self) -> Text:
         """Return the values at the cursor of the chart, the figures of the metric, and where it is not finite."""
-        lines = self._lines()
-        rows = [text_of(*self._values_at_cursor(lines)), text_of(*self._figures(lines))]
+        lines = self._list_lines()
+        rows = [text_of(*self._values_at_cursor(lines)), text_of(*self._format_figures(lines))]
         for line in lines:
-            words = words_of_holes(line.series)
+            words = describe_holes(line.series)
             if words:
                 rows.append(text_of((f"✗ {line.split}: {words}", "error")))
         return Text("\n").join(rows)
@@ -283,19 +283,19 @@ class MetricsScreen(PageScreen):
             it = max(end_iterations(lines), default=0)
         parts: list[Part] = [(f"it {it}", "strong")]
         if choices.unit != "it":
-            parts.append((f" = {self._axis().label(self._progress.at(it))}", "dim"))
+            parts.append((f" = {self._make_axis().label(self._progress.at(it))}", "dim"))
         for line in lines:
             parts += value_parts(line, choices.cursor)
         return parts
 
-    def _figures(self, lines: list[MetricLine]) -> list[Part]:
+    def _format_figures(self, lines: list[MetricLine]) -> list[Part]:
         """Return the least, the greatest and the best value, and how far the newest is from the best."""
         low = min(line.series.low for line in lines)
         high = max(line.series.high for line in lines)
         if low > high:
             return [("no finite value", "dim")]
         parts: list[Part] = [("min ", "dim"), number_of_4_digits(low), ("  max ", "dim"), number_of_4_digits(high)]
-        mode = mode_of(self.store.state, self._picked_metric)
+        mode = find_mode(self.store.state, self._picked_metric)
         line = lines[-1]  # of both, that of the validations
         series = line.series
         if mode is None or series.low > series.high:
@@ -314,7 +314,7 @@ class MetricsScreen(PageScreen):
 
     def action_read(self, steps: int) -> None:
         """Move the cursor by hundredths of the chart; beyond the last value it follows the newest again."""
-        ends = end_iterations(self._lines())
+        ends = end_iterations(self._list_lines())
         choices = self._choices
         if not ends:
             self.dashboard.say("there are no values to read off")
@@ -331,7 +331,7 @@ class MetricsScreen(PageScreen):
         self._show_pictures()
 
     def action_read_far(self, direction: int) -> None:
-        self.action_read(direction * FAR)
+        self.action_read(direction * LONG_STEP)
 
     def action_zoom(self, step: int) -> None:
         choices = self._choices
@@ -352,7 +352,7 @@ class MetricsScreen(PageScreen):
     def action_next_unit(self) -> None:
         state = self.store.state
         choices = self._choices
-        units = [unit for unit in UNITS if unit == "it" or len(state.progress(unit).values) > 1]
+        units = [unit for unit in AXIS_UNITS if unit == "it" or len(state.progress(unit).values) > 1]
         if len(units) == 1:
             self.dashboard.say("neither epochs nor seconds are known yet")
         if choices.unit in units:
@@ -415,7 +415,7 @@ class MetricsScreen(PageScreen):
         name = self._picked_metric
         if not name:
             return self.metric_tree.picked.key
-        return f"{name}  {self._reading().plain}"
+        return f"{name}  {self._format_reading().plain}"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave shift and the arrows to the timeline in a replay."""
@@ -429,13 +429,13 @@ class MetricsScreen(PageScreen):
         """Ask whether to do the iteration at the cursor again; who may change nothing gets the command."""
         store = self.store
         choices = self._choices
-        if not end_iterations(self._lines()):
+        if not end_iterations(self._list_lines()):
             self.dashboard.say("there are no values to read off")
             return
         it = choices.cursor
         if it is None:
             it = store.state.it  # the newest, as it is while the question is asked
-        command = " ".join(rerun_command(store.known_as, it))
+        command = " ".join(make_rerun_command(store.known_as, it))
         if store.readonly:
             self.dashboard.copy(command)
             return
@@ -445,14 +445,14 @@ class MetricsScreen(PageScreen):
             Choice("c", "copy", "copy the command"),
         ]
 
-        def answered(answer: str | None) -> None:
+        def handle_answer(answer: str | None) -> None:
             if answer == "copy":
                 self.dashboard.copy(command)
             elif answer == "run":
                 self._start_rerun(it)
 
         note = "it is compared with the recording, to the bit"
-        self.app.push_screen(ChoiceDialog(f"do iteration {it} again?", answers, note=note), answered)
+        self.app.push_screen(ChoiceDialog(f"do iteration {it} again?", answers, note=note), handle_answer)
 
     def _start_rerun(self, it: int) -> None:
         """Start a rerun, and show its report; that of one that still runs, if there is one."""

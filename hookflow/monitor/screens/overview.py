@@ -25,12 +25,12 @@ from hookflow.monitor.widgets.hook_order import HookOrderView
 from hookflow.monitor.widgets.hook_reason import HookReason
 from hookflow.monitor.widgets.hook_table import HookTable
 from hookflow.monitor.widgets.log_tail import LogTail
-from hookflow.monitor.widgets.rank_table import RankTable, judge_ranks
+from hookflow.monitor.widgets.rank_table import RankTable, assess_ranks
 from hookflow.monitor.widgets.stack_view import StackView
 from hookflow.monitor.widgets.traceback_view import TracebackView
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 
-HELP = """\
+OVERVIEW_HELP = """\
 The header says whether the training is fine: its loss and trend, the monitored metric and its best, the time left.
 ↑ ↓ go through the hooks, enter opens the one at the cursor, a click at a heading sorts. A drag selects text, y copies.
 Of a run that failed the traceback stands above the hooks; i shows the machine, the data, the ranks.
@@ -43,7 +43,7 @@ class OverviewScreen(PageScreen):
     page_name: ClassVar[str] = "overview"
     refresh_seconds: ClassVar[float] = 2.0  # a table paints all its cells where one has changed
     can_filter: ClassVar[bool] = True
-    help_text: ClassVar[str] = HELP
+    help_text: ClassVar[str] = OVERVIEW_HELP
     AUTO_FOCUS = ""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -155,7 +155,7 @@ class OverviewScreen(PageScreen):
         if not store.has_several_ranks:
             return
         ranks = store.state.ranks
-        verdict, _style = judge_ranks(ranks)
+        verdict, _style = assess_ranks(ranks)
         words = f"{ranks.world} ranks: {verdict}"
         self.query_one("#ranks-box").border_title = Content(words)
         self.query_one("#rank-verdict", Static).update(text_of(f" {words}", ("  i: a row for each", "dim")))
@@ -205,7 +205,7 @@ class OverviewScreen(PageScreen):
         if self.focused in (None, table, order) and self.focused is not self.hook_view:
             self.set_focus(self.hook_view)
         self.hook_view.show_hooks(self.store, choices, self.filter_text)
-        picked = self.dashboard.picked_binding()
+        picked = self.dashboard.find_picked_binding()
         if picked is not None and (self.hook_view.hook_at_cursor is not None or choices.binding_id is None):
             self.hook_view.select_binding(picked.id)
         box, plan = self.query_one("#hooks-box"), self.store.plan
@@ -216,7 +216,7 @@ class OverviewScreen(PageScreen):
         if choices.whole_attempt:
             window = "whole attempt"
         box.border_title = f"hooks {order_words}"
-        box.border_subtitle = f"{counted(len(plan.hooks), 'hook')} · {window}"
+        box.border_subtitle = f"{format_count(len(plan.hooks), 'hook')} · {window}"
         self._show_reason()
 
     def _show_reason(self) -> None:

@@ -14,7 +14,7 @@ from textual.widgets import Footer, Input, Static
 
 from hookflow.graph.plan import Binding as HookBinding
 from hookflow.graph.plan import Plan
-from hookflow.monitor.bindings import PAGE_TITLES, TRAINING, key
+from hookflow.monitor.bindings import PAGE_TITLES, TRAINING_KEYS, key
 from hookflow.monitor.dashboard import Dashboard
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.widgets.replay_bar import ReplayBar
@@ -37,7 +37,7 @@ class PageTabs(Static):
         gap = ""
         if event.size.width >= TABS_WITH_GAPS:
             gap = " "
-        self.update(_tabs_markup(self._current, gap))
+        self.update(_make_tabs_markup(self._current, gap))
 
 
 MOUNT_WAIT_SECONDS = 0.02
@@ -47,7 +47,7 @@ TABS_WITH_GAPS = 70
 """Cells from which on there is room for two blanks between the names of the pages."""
 
 
-def _tabs_markup(current: str, gap: str) -> str:
+def _make_tabs_markup(current: str, gap: str) -> str:
     """Return the names of the pages as markup; the current one is reversed."""
     tabs = []
     for digit, (name, title) in enumerate(PAGE_TITLES.items(), start=1):
@@ -119,7 +119,7 @@ class PageScreen(Screen[None]):
         active = super().active_bindings
         if self.store.can_act:
             return active
-        training = {binding.id for binding in TRAINING}
+        training = {binding.id for binding in TRAINING_KEYS}
         return {keys: each for keys, each in active.items() if each.binding.id not in training}
 
     @property

@@ -24,7 +24,7 @@ def ask_to_leave(app: Dashboard) -> None:
         Choice("esc", "", "stay here"),
     ]
 
-    def answered(answer: str | None) -> None:
+    def handle_answer(answer: str | None) -> None:
         if answer == "detach":
             app.leave()
         elif answer == "stop" and app.store.health.condition == "stalled":
@@ -33,7 +33,7 @@ def ask_to_leave(app: Dashboard) -> None:
             app.stop_and_leave()
 
     note = f"later: hookflow watch {app.store.known_as}"
-    app.push_screen(ChoiceDialog("leave the dashboard?", choices, note=note, about_training=True), answered)
+    app.push_screen(ChoiceDialog("leave the dashboard?", choices, note=note, about_training=True), handle_answer)
 
 
 def ask_to_stop(app: Dashboard, kill: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ def ask_to_stop(app: Dashboard, kill: Callable[[], None]) -> None:
     if store.can_kill:
         choices.append(Choice("k", "kill", "kill it: stops now, saves nothing"))
 
-    def answered(answer: str | None) -> None:
+    def handle_answer(answer: str | None) -> None:
         if answer == "stop":
             app.send_command("stop")
         elif answer == "kill":
@@ -59,12 +59,12 @@ def ask_to_stop(app: Dashboard, kill: Callable[[], None]) -> None:
     warning = ""
     if store.health.bad:
         warning = store.health.sentence
-    note = _note_on_stopping(store)
+    note = _describe_stopping(store)
     dialog = ChoiceDialog("stop the training?", choices, note=note, warning=warning, about_training=True)
-    app.push_screen(dialog, answered)
+    app.push_screen(dialog, handle_answer)
 
 
-def _note_on_stopping(store: RunStore) -> str:
+def _describe_stopping(store: RunStore) -> str:
     if not store.can_kill:
         return f"later: hookflow run --resume {store.known_as}"
     saved = store.state.checkpoints
@@ -91,18 +91,18 @@ def ask_for_rewind(app: Dashboard) -> None:
         known_as = ", ".join(saved[name]["names"])
         choices.append(Choice(f"{digit}", name, f"iteration {saved[name]['it']}  {known_as}".rstrip()))
 
-    def answered(answer: str | None) -> None:
+    def handle_answer(answer: str | None) -> None:
         if answer:
             app.send_command("rewind", answer)
 
     note = "what was trained after it is discarded"
     dialog = ChoiceDialog("go back to which checkpoint?", choices, note=note, about_training=True)
-    app.push_screen(dialog, answered)
+    app.push_screen(dialog, handle_answer)
 
 
-def settable_arguments(app: Dashboard) -> list[str]:
+def list_settable_arguments(app: Dashboard) -> list[str]:
     """Return the arguments that hooks of the run declare settable, those of the hook at the cursor first."""
-    picked = app.picked_binding()
+    picked = app.find_picked_binding()
     names = [f"{hook}.{argument}" for hook, arguments in app.store.plan.settable.items() for argument in arguments]
     if picked is None:
         return names
@@ -112,7 +112,7 @@ def settable_arguments(app: Dashboard) -> list[str]:
 def value_of_setting(store: RunStore, name: str) -> str:
     """Return the value of an argument of a hook, by both their names: as it was set, or as the pipeline has it."""
     hook, _, argument = name.rpartition(".")
-    change = store.state.setting(hook, argument)
+    change = store.state.find_setting(hook, argument)
     if change is not None:
         return split_setting(change["args"][0])[2]
     args = store.plan.hook(hook).args
@@ -123,26 +123,26 @@ def value_of_setting(store: RunStore, name: str) -> str:
 
 def ask_for_setting(app: Dashboard) -> None:
     """Ask for an argument and its value."""
-    names = settable_arguments(app)
+    names = list_settable_arguments(app)
     if not names:
         app.say("no hook of this run declares an argument settable")
         return
     known = [f"{name} = {value_of_setting(app.store, name)}" for name in names]
 
-    def answered(text: str | None) -> None:
+    def handle_answer(text: str | None) -> None:
         if text:
             app.send_command("set", text.strip())
 
     suggestions = [f"{name}=" for name in names]
     dialog = PromptDialog("set", text=suggestions[0], note="now: " + "   ".join(known), suggestions=suggestions)
-    app.push_screen(dialog, answered)
+    app.push_screen(dialog, handle_answer)
 
 
 def ask_for_argument(app: Dashboard, command: str) -> None:
     """Ask for what a command of the palette takes."""
     hooks = [hook.name for hook in app.store.plan.hooks]
 
-    def answered(text: str | None) -> None:
+    def handle_answer(text: str | None) -> None:
         if text:
             app.send_command(command, text.strip())
 
@@ -152,4 +152,4 @@ def ask_for_argument(app: Dashboard, command: str) -> None:
     if takes == "HOOK":
         suggestions = hooks
         note = ", ".join(hooks)
-    app.push_screen(PromptDialog(f"{command} {takes}", suggestions=suggestions, note=note), answered)
+    app.push_screen(PromptDialog(f"{command} {takes}", suggestions=suggestions, note=note), handle_answer)

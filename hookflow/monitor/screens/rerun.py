@@ -50,12 +50,12 @@ class RerunScreen(PageScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self._look()
+        self._start_reading()
 
     def show_run(self) -> None:
         """Do nothing: the report is read in a thread."""
 
-    def _look(self) -> None:
+    def _start_reading(self) -> None:
         self.run_worker(self._read, thread=True, group="rerun", exclusive=True, exit_on_error=False)
 
     def _read(self) -> None:
@@ -66,4 +66,4 @@ class RerunScreen(PageScreen):
         text = Text("\n").join(lines)
         self.query_one("#report", Static).update(text)
         if not message.report.is_over:
-            self.set_timer(SECONDS_BETWEEN_LOOKS, self._look)
+            self.set_timer(SECONDS_BETWEEN_LOOKS, self._start_reading)

@@ -16,19 +16,19 @@ from hookflow.errors import first_few
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor.bindings import key
 from hookflow.monitor.charts import Scale, draw
-from hookflow.monitor.compare import LETTERS
-from hookflow.monitor.health import ALIVE
+from hookflow.monitor.compare import RUN_LETTERS
+from hookflow.monitor.health import ALIVE_CONDITIONS
 from hookflow.monitor.index import Row
-from hookflow.monitor.run_folder import SORT_KEYS, RunFolder, RunListing, delete, list_runs, remark_on, resume
+from hookflow.monitor.run_folder import SORT_KEYS, RunFolder, RunListing, delete, find_remark, list_runs, resume
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.screens.compare import CompareScreen
 from hookflow.monitor.screens.dialogs import Choice, ChoiceDialog, PromptDialog
 from hookflow.monitor.screens.page import PageScreen
-from hookflow.monitor.selection import cell, headings
-from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, bar, text_of
+from hookflow.monitor.selection import cell, make_headings
+from hookflow.monitor.style import CONDITION_STYLES, RUN_STYLES, Part, bar, text_of
 from hookflow.monitor.widgets.list_table import ListTable
-from hookflow.numbers import number, out_of, rough, signed
-from hookflow.text import GLYPHS
+from hookflow.numbers import format_rough, format_signed, number, out_of
+from hookflow.text import CONDITION_GLYPHS
 
 LIST_SECONDS = 2.0
 """Seconds between looks through the folder."""
@@ -182,10 +182,10 @@ class RunsScreen(PageScreen):
         if [row_key.value for row_key in table.rows] != paths:
             table.clear()
             for row in self._listing.rows:
-                table.add_row(*self._cells(row).values(), key=row.path)
+                table.add_row(*self._make_cells(row).values(), key=row.path)
             return
         for row in self._listing.rows:
-            for name, content in self._cells(row).items():
+            for name, content in self._make_cells(row).items():
                 table.show_cell(row.path, name, content)
 
     def _columns_of(self, listing: RunListing) -> tuple[str, ...]:
@@ -194,32 +194,32 @@ class RunsScreen(PageScreen):
             names.append(f"best {listing.metric}")
             if self._picked:
                 names.append("Δ to A")
-        names += ["curve", "it/s", *headings(listing.differing_keys[:MAX_DIFFERING])]
-        if any(remark_on(row) for row in listing.rows):
+        names += ["curve", "it/s", *make_headings(listing.differing_keys[:MAX_DIFFERING])]
+        if any(find_remark(row) for row in listing.rows):
             names.append("note")
         return tuple(dict.fromkeys(names))
 
-    def _cells(self, row: Row) -> dict[str, Text]:
+    def _make_cells(self, row: Row) -> dict[str, Text]:
         listing = self._listing
         status = row.values["status"]
         rate = row.values["iters_per_s"]
-        is_alive = status in ALIVE
+        is_alive = status in ALIVE_CONDITIONS
         cells = {
-            "": self._letter_of(row),
+            "": self._find_letter(row),
             "run": text_of((row.values["name"], "strong"), (f" #{row.id[-4:]}", "dim")),
-            "status": text_of((f"{GLYPHS.get(status, '?')} {status}", CONDITION_STYLES.get(status, "warn"))),
-            "begun": text_of((_begun(row.values["begun"], self.store.clock), "dim")),
-            "iteration": text_of(*_progress(row)),
-            "curve": text_of((_curve(row), "train")),
-            "it/s": text_of((rough(rate) if rate else "–", "" if is_alive else "dim")),
-            "note": text_of((remark_on(row), "dim")),
+            "status": text_of((f"{CONDITION_GLYPHS.get(status, '?')} {status}", CONDITION_STYLES.get(status, "warn"))),
+            "begun": text_of((_format_begin(row.values["begun"], self.store.clock), "dim")),
+            "iteration": text_of(*_format_progress(row)),
+            "curve": text_of((_draw_curve(row), "train")),
+            "it/s": text_of((format_rough(rate) if rate else "–", "" if is_alive else "dim")),
+            "note": text_of((find_remark(row), "dim")),
         }
         if listing.metric:
             best = row.get(f"best.{listing.metric}")
             cells[f"best {listing.metric}"] = text_of((number(best) if best is not None else "–", "good"))
             cells["Δ to A"] = text_of((self._difference(best), "dim"))
         keys = listing.differing_keys[:MAX_DIFFERING]
-        for name, full in zip(headings(keys), keys, strict=True):
+        for name, full in zip(make_headings(keys), keys, strict=True):
             cells[name] = text_of(self._value(row, full))
         for content in cells.values():
             content.no_wrap = True
@@ -228,12 +228,12 @@ class RunsScreen(PageScreen):
                 cells[name].justify = "right"
         return {name: cells[name] for name in self._columns}
 
-    def _letter_of(self, row: Row) -> Text:
+    def _find_letter(self, row: Row) -> Text:
         if row.path not in self._picked:
             is_watched = row.path == self._own_path
             return text_of((WATCHED_MARK if is_watched else " ", "focus"))
         place = self._picked.index(row.path)
-        return text_of((LETTERS[place], SIDES[place]))
+        return text_of((RUN_LETTERS[place], RUN_STYLES[place]))
 
     def _difference(self, best: float | None) -> str:
         """Return the difference of a best value from that of the run that was picked first."""
@@ -245,7 +245,7 @@ class RunsScreen(PageScreen):
                 first = row.get(f"best.{self._listing.metric}")
         if first is None or first == best:
             return "–"
-        return signed(best - first, number)
+        return format_signed(best - first, number)
 
     def _value(self, row: Row, name: str) -> str:
         if row.get(name) is None:
@@ -257,7 +257,7 @@ class RunsScreen(PageScreen):
 
     def _show_head(self) -> None:
         counts = Counter(row.values["status"] for row in self._rows)
-        live = sum(counts[name] for name in ALIVE if name != "stalled")
+        live = sum(counts[name] for name in ALIVE_CONDITIONS if name != "stalled")
         parts: list[Part] = [
             "runs in ",
             (str(short(self.store.directory.path.parent.parent)), "strong"),
@@ -267,7 +267,7 @@ class RunsScreen(PageScreen):
         for name in named:
             if counts[name]:
                 parts.append((f"  {counts[name]} {name}", CONDITION_STYLES.get(name, "warn")))
-        ended = sum(count for name, count in counts.items() if name not in ALIVE and name not in named)
+        ended = sum(count for name, count in counts.items() if name not in ALIVE_CONDITIONS and name not in named)
         parts.append((f"  {ended} ended", "dim"))
         order = SORT_KEYS[self._order].removeprefix("-")
         parts.append((f"   by {order}", "dim"))
@@ -303,13 +303,13 @@ class RunsScreen(PageScreen):
         values = row.values
         took = cell(row, "duration", self.store.clock)
         facts = [f"{values['name']} {row.id}", cell(row, "begun", self.store.clock)]
-        facts.append(f"{took} so far" if values["status"] in ALIVE else f"took {took}")
+        facts.append(f"{took} so far" if values["status"] in ALIVE_CONDITIONS else f"took {took}")
         facts += [str(values[name]) for name in ("device", "git") if values[name]]
         if values["data"] == "SYNTHETIC":
             facts.append("SYNTHETIC data")
         lines = [text_of((", ".join(facts), "dim"))]
         is_bad = values["status"] in ("failed", "refused", "lost", "stalled", "unreadable")
-        for remark in dict.fromkeys([remark_on(row), values["reason"] or ""]):
+        for remark in dict.fromkeys([find_remark(row), values["reason"] or ""]):
             if remark:
                 lines.append(text_of((remark, "warn" if is_bad else "")))
         text = Text("\n").join(lines)
@@ -332,7 +332,7 @@ class RunsScreen(PageScreen):
         row = self._row_at_cursor()
         if row is None:
             return ""
-        return "  ".join(content.plain.strip() for content in self._cells(row).values()).strip()
+        return "  ".join(content.plain.strip() for content in self._make_cells(row).values()).strip()
 
     # Actions
 
@@ -357,8 +357,8 @@ class RunsScreen(PageScreen):
             return
         if row.path in self._picked:
             self._picked.remove(row.path)
-        elif len(self._picked) == len(LETTERS):
-            self.dashboard.say(f"at most {len(LETTERS)} runs are compared at a time")
+        elif len(self._picked) == len(RUN_LETTERS):
+            self.dashboard.say(f"at most {len(RUN_LETTERS)} runs are compared at a time")
             return
         else:
             self._picked.append(row.path)
@@ -378,7 +378,7 @@ class RunsScreen(PageScreen):
         self._show_listing()
         self.app.push_screen(CompareScreen([self._folder.run_at(path) for path in self._picked]))
 
-    def _changeable_row(self) -> Row | None:
+    def _find_changeable_row(self) -> Row | None:
         """Return the run at the cursor if it may be changed; else say why not."""
         row = self._row_at_cursor()
         if row is None:
@@ -390,7 +390,7 @@ class RunsScreen(PageScreen):
         return row
 
     def action_note_run(self) -> None:
-        row = self._changeable_row()
+        row = self._find_changeable_row()
         if row is None:
             return
         words = [f"#{tag}" for tag in row.values["tags"]]
@@ -409,30 +409,30 @@ class RunsScreen(PageScreen):
 
         self.app.push_screen(PromptDialog("#tags and a note", text=" ".join(words)), write)
 
-    def _ended_row(self) -> Row | None:
+    def _find_ended_row(self) -> Row | None:
         """Return the run at the cursor if it may be changed and is over; else say why not."""
-        row = self._changeable_row()
-        if row is not None and row.values["status"] in ALIVE:
+        row = self._find_changeable_row()
+        if row is not None and row.values["status"] in ALIVE_CONDITIONS:
             self.dashboard.say("the run goes on: stop it first")
             return None
         return row
 
     def action_resume_run(self) -> None:
-        row = self._ended_row()
+        row = self._find_ended_row()
         if row is None:
             return
         run = row.run
 
-        def answered(answer: str | None) -> None:
+        def handle_answer(answer: str | None) -> None:
             if answer == "resume":
                 self.dashboard.say(f"resuming {run.id} …")
                 self._change(run, "resume")
 
         choices = [Choice("esc", "", "no"), Choice("y", "resume", "train on from its newest checkpoint")]
-        self.app.push_screen(ChoiceDialog("resume the run?", choices, note=f"the run {row.path}"), answered)
+        self.app.push_screen(ChoiceDialog("resume the run?", choices, note=f"the run {row.path}"), handle_answer)
 
     def action_delete_run(self) -> None:
-        row = self._ended_row()
+        row = self._find_ended_row()
         if row is None:
             return
         forks = [other.id for other in self._rows if other.values["parent"] == row.id]
@@ -444,12 +444,12 @@ class RunsScreen(PageScreen):
             return
         run = row.run
 
-        def answered(answer: str | None) -> None:
+        def handle_answer(answer: str | None) -> None:
             if answer == "delete":
                 self._change(run, "delete")
 
         choices = [Choice("esc", "", "no"), Choice("y", "delete", "delete its logs and checkpoints")]
-        self.app.push_screen(ChoiceDialog("delete the run?", choices, note=f"the run {row.path}"), answered)
+        self.app.push_screen(ChoiceDialog("delete the run?", choices, note=f"the run {row.path}"), handle_answer)
 
     def _change(self, run: RunDir, what: str) -> None:
         """Delete or resume a run, from a thread: it takes its time."""
@@ -465,14 +465,14 @@ class RunsScreen(PageScreen):
         self.run_worker(change, thread=True, group="change", exit_on_error=False)
 
 
-def _begun(t: float, now: float) -> str:
+def _format_begin(t: float, now: float) -> str:
     """Return when a run was begun: the time of day of today's, the date of the others."""
     then = time.localtime(t)
     is_today = time.localtime(now)[:3] == then[:3]
     return time.strftime("%H:%M:%S" if is_today else "%d %b %H:%M", then)
 
 
-def _progress(row: Row) -> list[Part]:
+def _format_progress(row: Row) -> list[Part]:
     """Return the iterations done, and a bar where the whole is known."""
     done = row.values["iter"] or 0
     whole = row.values["iters"]
@@ -481,7 +481,7 @@ def _progress(row: Row) -> list[Part]:
     return [f"{100 * done / whole:3.0f}% ", *bar(8, done / whole), f" {out_of(done, None)}"]
 
 
-def _curve(row: Row) -> str:
+def _draw_curve(row: Row) -> str:
     """Return the values of the metric over the run as a line on one row."""
     values = [(place, value) for place, value in enumerate(row.curve) if math.isfinite(value)]
     if len(values) < 2:

@@ -12,10 +12,10 @@ from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.screens.page import PageScreen
 from hookflow.monitor.style import text_of
 from hookflow.monitor.widgets.stack_view import stack_text
-from hookflow.numbers import clock
+from hookflow.numbers import format_clock
 
 
-def why_no_stack(store: RunStore) -> str:
+def find_stack_obstacle(store: RunStore) -> str:
     """Return why no stack can be taken; empty where one can."""
     if store.is_replay:
         return "this is a replay: the stack is that of a process that goes on"
@@ -42,20 +42,20 @@ class StacksScreen(PageScreen):
 
     def show_run(self) -> None:
         store = self.store
-        why_not = why_no_stack(store)
+        why_not = find_stack_obstacle(store)
         box = self.query_one("#stacks", Static)
         if why_not:
             box.update(why_not)
         elif not store.stacks:
             box.update("looking …")
         else:
-            head = text_of((f"at {clock(store.process.looked)}", "dim"))
+            head = text_of((f"at {format_clock(store.process.looked)}", "dim"))
             head.append("\n")
             box.update(head.append_text(stack_text(store)))
 
     def action_look_again(self) -> None:
-        why_not = why_no_stack(self.store)
+        why_not = find_stack_obstacle(self.store)
         if why_not:
             self.dashboard.say(why_not)
         else:
-            self.dashboard.look_at_stacks()
+            self.dashboard.read_stacks()

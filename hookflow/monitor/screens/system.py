@@ -9,8 +9,8 @@ from textual.widgets import DataTable, Static
 
 from hookflow.events.records import Run
 from hookflow.monitor.screens.page import PageScreen
-from hookflow.monitor.widgets.rank_table import RankTable, bar_legend, judge_ranks
-from hookflow.monitor.widgets.system_facts import LAYER_COLUMNS, data_lines, layer_cells, machine_lines, run_lines
+from hookflow.monitor.widgets.rank_table import RankTable, assess_ranks, bar_legend
+from hookflow.monitor.widgets.system_facts import LAYER_COLUMNS, data_lines, layer_cells, list_machine_lines, run_lines
 
 
 class LayerTable(DataTable[Text]):
@@ -76,12 +76,12 @@ class SystemScreen(PageScreen):
     def show_run(self) -> None:
         store = self.store
         run = store.state.run
-        lines = [*machine_lines(store), Text(), *run_lines(run), *data_lines(run)]
+        lines = [*list_machine_lines(store), Text(), *run_lines(run), *data_lines(run)]
         self.query_one("#system-facts", Static).update(Text("\n").join(lines))
         ranks_box = self.query_one("#ranks-box")
         ranks_box.display = store.has_several_ranks
         if store.has_several_ranks:
-            verdict, _ = judge_ranks(store.state.ranks)
+            verdict, _ = assess_ranks(store.state.ranks)
             ranks_box.border_title = f"ranks: {verdict}".replace("[", "\\[")
             self.query_one(RankTable).show_ranks(store)
         layers_box = self.query_one("#layers-box")

@@ -10,7 +10,7 @@ from textual.containers import Horizontal
 from textual.events import Resize
 from textual.widgets import DataTable, Static
 
-from hookflow.events.commands import TRACED
+from hookflow.events.commands import DEFAULT_TRACED_ITERATIONS
 from hookflow.events.records import Trace
 from hookflow.monitor.bindings import key
 from hookflow.monitor.iteration_trace import (
@@ -25,7 +25,7 @@ from hookflow.monitor.screens.page import PageScreen
 from hookflow.monitor.style import text_of
 from hookflow.monitor.widgets.run_header import PHASE_FILLS
 from hookflow.monitor.widgets.waterfall import Waterfall, WaterfallScroll
-from hookflow.numbers import counted, ms, out_of, percent
+from hookflow.numbers import format_count, format_ms, format_percent, out_of
 from hookflow.text import cut
 
 BAR_WIDTH = 16
@@ -71,9 +71,9 @@ class TotalsTable(DataTable[Text]):
             bar = fill * round(total.share / largest * BAR_WIDTH)
             self.add_row(
                 text_of((cut(total.name, NAME_WIDTH), "strong")),
-                text_of(f"{ms(total.micros * 1e3):>5}"),
-                text_of(f"{ms(total.mean * 1e3):>5}"),
-                text_of(f"{percent(total.share):>4} % ", (bar, total.kind)),
+                text_of(f"{format_ms(total.micros * 1e3):>5}"),
+                text_of(f"{format_ms(total.mean * 1e3):>5}"),
+                text_of(f"{format_percent(total.share):>4} % ", (bar, total.kind)),
             )
         self.move_cursor(row=at_cursor)
 
@@ -83,7 +83,7 @@ class TraceScreen(PageScreen):
 
     page_name: ClassVar[str] = "trace"
     help_text: ClassVar[str] = (
-        f"The iterations that were traced last. `ctrl+t` traces the next {TRACED}.\n\n"
+        f"The iterations that were traced last. `ctrl+t` traces the next {DEFAULT_TRACED_ITERATIONS}.\n\n"
         "A row is a phase or a hook at its point, below what it lies in; its bar is when it ran. "
         "The tables have the time of phases without hooks, and of hooks without others that they called: "
         "in this iteration, and in the mean of all that were traced; the share is that of the mean.\n\n"
@@ -168,7 +168,7 @@ class TraceScreen(PageScreen):
         if not note and not self._traced:
             note = "no iteration is traced yet"
             if self.store.can_act:
-                note += f": ctrl+t traces the next {TRACED}"
+                note += f": ctrl+t traces the next {DEFAULT_TRACED_ITERATIONS}"
         box = self.query_one("#trace-note", Static)
         box.display = note != ""
         box.update(text_of((note, "command" if progress else "dim")))
@@ -176,14 +176,14 @@ class TraceScreen(PageScreen):
     def _show_iteration(self) -> None:
         traced = self._traced[self._place]
         waterfall = self.query_one(Waterfall)
-        title = f"iteration {traced.it:,}  {ms(traced.micros * 1e3)} ms"
+        title = f"iteration {traced.it:,}  {format_ms(traced.micros * 1e3)} ms"
         if traced.device is not None:
-            title += f", {ms(traced.device * 1e3)} ms on the device"
+            title += f", {format_ms(traced.device * 1e3)} ms on the device"
         waterfall.border_title = title
         waterfall.border_subtitle = out_of(self._place + 1, len(self._traced))
         waterfall.show_iteration(traced, self._short_title(traced))
         self._fit_waterfall()
-        count = counted(len(self._traced), "iteration")
+        count = format_count(len(self._traced), "iteration")
         for name, totals in (
             ("#by-phase", total_by_phase(self._traced, self._place)),
             ("#by-hook", total_by_hook(self._traced, self._place)),
@@ -196,7 +196,7 @@ class TraceScreen(PageScreen):
         """Return what stands at the head of the names where the waterfall has no border, with a title."""
         if not self.has_class("-low"):
             return ""
-        return f"it {traced.it:,}  {ms(traced.micros * 1e3)} ms"
+        return f"it {traced.it:,}  {format_ms(traced.micros * 1e3)} ms"
 
     def _fit_waterfall(self) -> None:
         """Let the waterfall take as many rows as it has, up to its share of the page."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from textual.content import Content
 from textual.strip import Strip
 
-from hookflow.monitor.charts import LABEL, Axis, Curve, Unit, chart, legend
+from hookflow.monitor.charts import LABEL_WIDTH, Axis, Curve, Unit, render_chart, render_legend
 from hookflow.monitor.metric_lines import (
     SPLIT_SIGNS,
     MetricLine,
@@ -23,7 +23,7 @@ from hookflow.monitor.state import RunState
 from hookflow.monitor.style import row
 from hookflow.monitor.widgets.strip_view import StripView
 from hookflow.numbers import number_of_4_digits
-from hookflow.text import printable
+from hookflow.text import make_printable
 
 MIN_ZOOMED = 8
 """Iterations that a zoomed chart shows at least."""
@@ -118,10 +118,10 @@ class CurveChart(StripView):
 
     def _title(self) -> Content:
         """Return the name, the newest values, and how the curves are drawn."""
-        words = [printable(self.metric_name)]
+        words = [make_printable(self.metric_name)]
         for line in self._lines:
-            words.append(newest_value(line))
-        words += words_of_options(self.options, self._lines)
+            words.append(format_newest_value(line))
+        words += describe_options(self.options, self._lines)
         return Content("  ".join(words))
 
     def draw(self, width: int, height: int) -> Sequence[Strip]:
@@ -131,14 +131,14 @@ class CurveChart(StripView):
         options = self.options
         progress = state.progress(options.unit)
         axis = make_axis(visible_range(state, self._lines, options), progress, options)
-        columns = max(2 * (width - LABEL - 2), 1)
+        columns = max(2 * (width - LABEL_WIDTH - 2), 1)
         curves = make_curves(self._lines, axis, progress, columns, options.smoothing)
         marks = [mark for mark in make_marks(state, progress) if 0 <= axis.place(mark.x) <= 1]
-        words = legend(marks)
+        words = render_legend(marks)
         if _has_holes(curves):
             words = f"{words}  ✗ not finite".strip()
         self.border_subtitle = Content(words)
-        return chart(
+        return render_chart(
             curves,
             axis,
             width,
@@ -159,7 +159,7 @@ def _has_holes(curves: Sequence[Curve]) -> bool:
     return False
 
 
-def newest_value(line: MetricLine) -> str:
+def format_newest_value(line: MetricLine) -> str:
     """Return the newest value of a line, with a sign in front where it is of validations or not finite."""
     value = number_of_4_digits(line.series.last)
     if not math.isfinite(line.series.last):
@@ -169,7 +169,7 @@ def newest_value(line: MetricLine) -> str:
     return value
 
 
-def words_of_options(options: ChartOptions, lines: MetricLines) -> list[str]:
+def describe_options(options: ChartOptions, lines: MetricLines) -> list[str]:
     """Return how a chart differs from a plain one, in words for its title."""
     words = []
     if options.log_y:

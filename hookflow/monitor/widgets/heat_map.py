@@ -8,15 +8,15 @@ from textual.content import Content
 from textual.events import MouseScrollDown, MouseScrollUp
 from textual.strip import Strip
 
-from hookflow.monitor.charts import Axis, Scale, heat, x_labels
-from hookflow.monitor.metric_lines import MetricLine, column_edges
+from hookflow.monitor.charts import Axis, Scale, render_heat, x_labels
+from hookflow.monitor.metric_lines import MetricLine, compute_column_edges
 from hookflow.monitor.series import Progress, Series
-from hookflow.monitor.style import cells, row
+from hookflow.monitor.style import count_cells, row
 from hookflow.monitor.widgets.strip_view import StripView
-from hookflow.numbers import number_of_4_digits, rough
-from hookflow.text import fit_name, printable
+from hookflow.numbers import format_rough, number_of_4_digits
+from hookflow.text import fit_name, make_printable
 
-OUTSTANDING = 3.0
+OUTLIER_FACTOR = 3.0
 """A metric stands out from so many times the median of its own values on."""
 
 MIN_VALUES = 20
@@ -37,7 +37,7 @@ class HeatRow:
     series: Series
 
 
-def kind_of(metric: str) -> str:
+def find_metric_kind(metric: str) -> str:
     """Return what a metric measures, whatever the layer: "activation/*/mean" of "activation/head/mean".
 
     In a name of two parts that is the first one: "grad_norm" of "grad_norm/head".
@@ -48,11 +48,11 @@ def kind_of(metric: str) -> str:
     return f"{parts[0]}/*/{parts[-1]}"
 
 
-def heat_rows(group: str, metrics: Mapping[str, Sequence[MetricLine]]) -> list[HeatRow]:
+def make_heat_rows(group: str, metrics: Mapping[str, Sequence[MetricLine]]) -> list[HeatRow]:
     """Return the metrics of a group, those of a kind together."""
     rows: list[HeatRow] = []
     for name, lines in metrics.items():
-        kind = kind_of(name)
+        kind = find_metric_kind(name)
         label = name.removeprefix(group)
         last_part = kind.rpartition("/")[2]
         if "*" in kind and "/" in label:
@@ -71,9 +71,9 @@ def scale_of(rows: Sequence[HeatRow]) -> Scale:
     return Scale.of([low, high], log=low > 0)
 
 
-def held_values(series: Series, edges: Sequence[float]) -> list[float | None]:
+def compute_held_values(series: Series, edges: Sequence[float]) -> list[float | None]:
     """Return the greatest value of each stretch between edges; it holds until the next."""
-    values = [None if bucket is None else bucket.high for bucket in series.stretches(edges)]
+    values = [None if bucket is None else bucket.high for bucket in series.split_at_edges(edges)]
     known = [place for place, value in enumerate(values) if value is not None]
     if known:
         for place in range(known[0], known[-1]):
@@ -128,11 +128,11 @@ class HeatMap(StripView):
             self._first = 0
         self._group = group
         self._picked = picked
-        self._heat_rows = heat_rows(group, metrics)
+        self._heat_rows = make_heat_rows(group, metrics)
         self._axis = axis
         self._progress = progress
         self._cursor = cursor
-        self.border_title = Content(printable(group))
+        self.border_title = Content(make_printable(group))
         self.redraw()
 
     def draw(self, width: int, height: int) -> Sequence[Strip]:
@@ -140,9 +140,9 @@ class HeatMap(StripView):
         if not self._heat_rows:
             return []
         columns = HeatColumns.of(self._heat_rows, width)
-        edges = column_edges(self._axis, self._progress, columns.shades)
-        scales = self._scales()
-        entries = self._entries()
+        edges = compute_column_edges(self._axis, self._progress, columns.shades)
+        scales = self._make_scales()
+        entries = self._list_entries()
         room = max(height - 1, 1)
         start = self._start(entries, room)
         strips = []
@@ -150,22 +150,22 @@ class HeatMap(StripView):
             if isinstance(entry, HeatRow):
                 strips.append(self._row(entry, scales[entry.kind], columns, edges, width))
             else:
-                strips.append(row(width, (f" {entry}  {words_of_scale(scales[entry])}", "title")))
+                strips.append(row(width, (f" {entry}  {describe_scale(scales[entry])}", "title")))
         if len(entries) > room:
             shown = f"{start + 1}–{min(start + room, len(entries))} of {len(entries)}"
             self.border_subtitle = Content(shown)
         else:
             self.border_subtitle = None
-        return [*strips, self._axis_row(columns, width)]
+        return [*strips, self._render_axis_row(columns, width)]
 
-    def _scales(self) -> dict[str, Scale]:
+    def _make_scales(self) -> dict[str, Scale]:
         """Return the scale of each kind."""
         by_kind: dict[str, list[HeatRow]] = {}
         for each in self._heat_rows:
             by_kind.setdefault(each.kind, []).append(each)
         return {kind: scale_of(rows) for kind, rows in by_kind.items()}
 
-    def _entries(self) -> list[HeatRow | str]:
+    def _list_entries(self) -> list[HeatRow | str]:
         """Return the rows, those of each kind below its name."""
         entries: list[HeatRow | str] = []
         kind = None
@@ -196,11 +196,11 @@ class HeatMap(StripView):
                 value = math.nan
         is_outstanding = is_above_median(series, value)
         is_picked = each.metric == self._picked
-        shades = heat(held_values(series, edges), scale)
-        blank = " " * (columns.shades - cells(*shades))
+        shades = render_heat(compute_held_values(series, edges), scale)
+        blank = " " * (columns.shades - count_cells(*shades))
         note = ""
         if is_outstanding:
-            note = f" ▲×{rough(value / series.median)}"
+            note = f" ▲×{format_rough(value / series.median)}"
         return row(
             width,
             ("▸" if is_picked else " ", "focus"),
@@ -212,7 +212,7 @@ class HeatMap(StripView):
             picked=is_picked,
         )
 
-    def _axis_row(self, columns: HeatColumns, width: int) -> Strip:
+    def _render_axis_row(self, columns: HeatColumns, width: int) -> Strip:
         labels = x_labels(self._axis, columns.shades)
         if self._cursor is None:
             heading = "last"
@@ -230,7 +230,7 @@ class HeatMap(StripView):
     def _scroll_by(self, step: int) -> None:
         """Scroll; no further than there are rows."""
         room = max(self.content_size.height - 1, 1)
-        entries = self._entries()
+        entries = self._list_entries()
         before = self._start(entries, room)
         self._first += step
         if self._start(entries, room) == before:
@@ -240,10 +240,10 @@ class HeatMap(StripView):
 
 def is_above_median(series: Series, value: float) -> bool:
     """Return whether a value is far above the usual ones of a series that has enough of them."""
-    return len(series.its) >= MIN_VALUES and series.median > 0 and value / series.median >= OUTSTANDING
+    return len(series.its) >= MIN_VALUES and series.median > 0 and value / series.median >= OUTLIER_FACTOR
 
 
-def words_of_scale(scale: Scale) -> str:
+def describe_scale(scale: Scale) -> str:
     """Return the ends of a scale, each with its shade."""
     ends = f"░ {number_of_4_digits(scale.low)} … █ {number_of_4_digits(scale.high)}"
     if scale.log:

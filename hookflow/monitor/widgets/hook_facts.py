@@ -16,7 +16,7 @@ NAME_WIDTH = 10
 """Cells of the names of facts."""
 
 
-def facts_text(facts: Sequence[HookFact], width: int) -> Text:
+def format_facts(facts: Sequence[HookFact], width: int) -> Text:
     """Return facts behind their names, in lines of `width` cells; a name that is that of the fact above stands once."""
     parts: list[Part] = []
     before = ""
@@ -59,4 +59,4 @@ class HookFacts(Static):
 
     def _write(self) -> None:
         # A rich text has rows without a style, where NO_COLOR fails.
-        self.update(Content.from_rich_text(facts_text(self._facts, self.content_size.width)))
+        self.update(Content.from_rich_text(format_facts(self._facts, self.content_size.width)))

@@ -18,16 +18,16 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.render.loop import ALWAYS, MARKS, Row, label, rows
-from hookflow.monitor.charts import heights
+from hookflow.graph.render.loop import PERMANENT_ROUNDS, PHASE_MARKS, Row, label, make_rows
+from hookflow.monitor.charts import render_bars
 from hookflow.monitor.dashboard import ViewChoices
-from hookflow.monitor.durations import ITERATION
+from hookflow.monitor.durations import ITERATION_HISTORY
 from hookflow.monitor.hook_costs import (
-    COSTS,
+    MIN_COST_SHARE,
     STATUS_SIGNS,
     CallCost,
     Status,
-    background_cost,
+    compute_background_cost,
     fold_groups,
     group_cost,
     group_of,
@@ -40,7 +40,7 @@ from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import CONDITION_STYLES, STYLES, Part, row
 from hookflow.monitor.widgets.hook_messages import GroupToggled, HookHighlighted, HookOpened, HooksResized
 from hookflow.monitor.widgets.hook_table import group_status, hook_note
-from hookflow.numbers import aligned, counted, many, out_of, percent
+from hookflow.numbers import format_aligned, format_count, format_many, format_percent, out_of
 from hookflow.pipeline.groups import GROUP_PREFIX
 from hookflow.text import cut, fit, fit_name
 
@@ -118,7 +118,7 @@ def mark_groups(shown: Sequence[OrderRow], plan: Plan) -> list[OrderRow]:
     return result
 
 
-def reached_rows(loop_rows: Sequence[Row], plan: Plan, unreached: Collection[int]) -> list[Row]:
+def select_reached_rows(loop_rows: Sequence[Row], plan: Plan, unreached: Collection[int]) -> list[Row]:
     """Return the rows without those of `unreached` bindings, and without the rounds in which nothing is left."""
     kept = []
     for each in loop_rows:
@@ -129,7 +129,7 @@ def reached_rows(loop_rows: Sequence[Row], plan: Plan, unreached: Collection[int
                 continue
         kept.append(each)
     occupied = {name for each in kept for name in each.within if each.kind == "point"}
-    return [each for each in kept if each.kind != "round" or each.name in ALWAYS or each.name in occupied]
+    return [each for each in kept if each.kind != "round" or each.name in PERMANENT_ROUNDS or each.name in occupied]
 
 
 def _fold_of(each: Row, folded: set[str]) -> str:
@@ -180,11 +180,11 @@ def row_figures(store: RunStore, each: OrderRow, *, whole_attempt: bool) -> RowF
         return RowFigures(cost, "slower" if cost.slowdown_text else "on", cost.slowdown_text)
     status = hook_status(store.state, store.plan, binding, cost)
     note = hook_note(store, binding, status, cost)
-    cost = background_cost(store.state, store.plan, binding, cost, whole_attempt=whole_attempt)
+    cost = compute_background_cost(store.state, store.plan, binding, cost, whole_attempt=whole_attempt)
     return RowFigures(cost, status, note)
 
 
-def plan_layout(
+def compute_layout(
     shown: Sequence[OrderRow], names: Mapping[str, str], width: int, *, note_width: int, has_device: bool
 ) -> OrderLayout:
     """Return how wide the parts are: first the names, the mean and the share, then the others by their worth."""
@@ -229,7 +229,7 @@ def _hook_name(each: OrderRow) -> str:
     if each.group:
         return f"▸ {GROUP_PREFIX}{each.group}"
     if each.num_folded:
-        return f"▸ {counted(each.num_folded, 'hook')}"
+        return f"▸ {format_count(each.num_folded, 'hook')}"
     if each.loop.binding is not None:
         return each.loop.binding.hook
     return ""
@@ -240,18 +240,18 @@ def round_names(store: RunStore) -> dict[str, str]:
     state = store.state
     names = {}
     if state.run:
-        names["epoch"] = _progress("epoch", state.epoch, state.run.get("max_epochs", 0))
+        names["epoch"] = _format_progress("epoch", state.epoch, state.run.get("max_epochs", 0))
     current = STAGE_ROUNDS.get(state.stage)
     if current is not None and state.batches and state.end is None:
         if state.stage == "train":
             word = "batch"
         else:
             word = current
-        names[current] = _progress(word, state.batch, state.batches)
+        names[current] = _format_progress(word, state.batch, state.batches)
     return names
 
 
-def _progress(word: str, count: int, whole: int) -> str:
+def _format_progress(word: str, count: int, whole: int) -> str:
     done = out_of(count, whole).replace("/", " of ")
     return f"{word} {done}"
 
@@ -407,9 +407,9 @@ class HookOrderView(ScrollView, can_focus=True):
         for box in self._drawn_plan.collapsed:
             if only is not None and any(member.id in only for member in box.members):
                 only.add(box.id)
-        loop_rows = rows(self._drawn_plan, idle=self._choices.empty_points, only=only, lanes=num_lanes)
+        loop_rows = make_rows(self._drawn_plan, idle=self._choices.empty_points, only=only, lanes=num_lanes)
         if unreached and not self._choices.empty_points:
-            loop_rows = reached_rows(loop_rows, self._drawn_plan, unreached)
+            loop_rows = select_reached_rows(loop_rows, self._drawn_plan, unreached)
         self._loop_rows = loop_rows
 
     def _find_cursor(self) -> None:
@@ -441,7 +441,7 @@ class HookOrderView(ScrollView, can_focus=True):
         whole_attempt = self._choices.whole_attempt
         figures = [row_figures(store, each, whole_attempt=whole_attempt) for each in self._shown]
         note_width = max((cell_len(each.note) for each in figures), default=0)
-        layout = plan_layout(self._shown, names, width, note_width=note_width, has_device=has_device)
+        layout = compute_layout(self._shown, names, width, note_width=note_width, has_device=has_device)
         now = row_of_run(store, self._shown)
         strips = []
         for place, each in enumerate(self._shown):
@@ -532,7 +532,7 @@ class HookOrderView(ScrollView, can_focus=True):
 
     def action_fold(self) -> None:
         """Fold the point or the round at the cursor; where that is folded, the round around it."""
-        name = self._foldable_at_cursor()
+        name = self._find_foldable_at_cursor()
         if name:
             self._set_fold(name, is_folded=True)
 
@@ -563,7 +563,7 @@ class HookOrderView(ScrollView, can_focus=True):
         else:
             self.action_fold()
 
-    def _foldable_at_cursor(self) -> str:
+    def _find_foldable_at_cursor(self) -> str:
         """Return the innermost round or point around the cursor that is not folded yet; "" where there is none."""
         each = self.row_at_cursor
         if each is None:
@@ -636,7 +636,7 @@ def _row_parts(
         parts.append((f"{loop.rail:<{layout.rail}} ", "edge"))
     parts += _figure_parts(cost, layout)
     if layout.trend:
-        parts += [_trend_part(store, each, layout.trend), " "]
+        parts += [_render_trend(store, each, layout.trend), " "]
     if layout.note:
         parts.append((cut(figures.note, layout.note), sign_style if figures.status != "on" else "dim"))
     return parts
@@ -649,7 +649,7 @@ def _loop_parts(each: OrderRow, names: Mapping[str, str], width: int) -> list[Pa
     depth = len(loop.within)
     strokes: Part = (text[:depth], "faint")
     if loop.kind == "phase":
-        return [strokes, " ", (MARKS[loop.name], loop.name), text[depth + 2 :]]
+        return [strokes, " ", (PHASE_MARKS[loop.name], loop.name), text[depth + 2 :]]
     return [strokes, (text[depth:], "strong" if loop.kind == "round" else "")]
 
 
@@ -662,27 +662,30 @@ def _figure_parts(cost: CallCost, layout: OrderLayout) -> Iterator[Part]:
     if layout.calls:
         calls = ""
         if cost.count:
-            calls = many(cost.count)
+            calls = format_many(cost.count)
         yield (f"{calls:>{layout.calls}} ", "dim")
     for ns, width in ((cost.mean, layout.mean), (cost.p95, layout.p95), (cost.device, layout.device)):
         if width:
             if ns is None:
                 text = ""
             else:
-                text = aligned(ns)
+                text = format_aligned(ns)
             yield (f"{text:>{width}} ", style)
     if cost.share is None:
         share = ""
     else:
-        share = percent(cost.share)
-    is_costly = cost.share is not None and cost.share >= COSTS
+        share = format_percent(cost.share)
+    is_costly = cost.share is not None and cost.share >= MIN_COST_SHARE
     yield (f"{share:>{layout.share}} ", "strong" if is_costly else style)
 
 
-def _trend_part(store: RunStore, each: OrderRow, width: int) -> Part:
+def _render_trend(store: RunStore, each: OrderRow, width: int) -> Part:
     loop = each.loop
-    has_trend = loop.binding is not None or loop.kind == "phase" or loop.name == ITERATION
+    has_trend = loop.binding is not None or loop.kind == "phase" or loop.name == ITERATION_HISTORY
     if not has_trend or each.num_folded:
         return " " * width
     history = store.state.histories.of(loop.binding or loop.name)
-    return (heights(history.means(store.state.it + 1, width)), "heat2" if loop.binding is not None else "train")
+    return (
+        render_bars(history.compute_means(store.state.it + 1, width)),
+        "heat2" if loop.binding is not None else "train",
+    )

@@ -6,12 +6,12 @@ from textual.widgets import Static
 
 from hookflow.events.records import Error
 from hookflow.graph.plan import Binding
-from hookflow.monitor.durations import ITERATION
-from hookflow.monitor.hook_facts import offload_sentence, reason_sentence, trouble_sentence
+from hookflow.monitor.durations import ITERATION_HISTORY
+from hookflow.monitor.hook_facts import describe_offload, describe_reason, describe_trouble
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import text_of
 from hookflow.monitor.widgets.hook_order import OrderRow
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 from hookflow.pipeline.groups import GROUP_PREFIX
 
 PHASE_WORDS = {
@@ -44,13 +44,13 @@ class HookReason(Static):
         if is_told:
             trouble = ""
         else:
-            trouble = trouble_sentence(store, binding)
+            trouble = describe_trouble(store, binding)
         if trouble:
             lines.append(text_of((trouble, "error" if trouble.startswith(("✗", "⊘")) else "warn")))
-        offload = offload_sentence(store, binding)
+        offload = describe_offload(store, binding)
         if offload:
             lines.append(text_of(offload))
-        lines.append(text_of((binding.hook, "strong"), f" {reason_sentence(store.plan, binding)}"))
+        lines.append(text_of((binding.hook, "strong"), f" {describe_reason(store.plan, binding)}"))
         self._show(Text("\n", no_wrap=False).join(lines))
 
     def show_row(self, store: RunStore, each: OrderRow | None, *, told: Error | None = None) -> None:
@@ -71,12 +71,12 @@ class HookReason(Static):
             self._show(text_of((f"{GROUP_PREFIX}{each.group}", "strong"), f"  {members}: f unfolds"))
             return
         if each.num_folded:
-            text = f"{counted(each.num_folded, 'hook')} folded: → unfolds"
+            text = f"{format_count(each.num_folded, 'hook')} folded: → unfolds"
         elif loop.kind == "phase":
             text = PHASE_WORDS[loop.name]
         elif loop.kind == "round":
             text = "a round of the loop; ← folds"
-            if loop.name == ITERATION:
+            if loop.name == ITERATION_HISTORY:
                 text = "times of whole iterations; ← folds"
         else:
             text = f"no hook is called here: {store.plan.points[loop.name].about}"

@@ -12,29 +12,29 @@ from textual.events import Resize
 from textual.widgets import DataTable
 
 from hookflow.graph.plan import Binding, Plan
-from hookflow.monitor.charts import heights
+from hookflow.monitor.charts import render_bars
 from hookflow.monitor.dashboard import ViewChoices
 from hookflow.monitor.durations import CallHistory, OffloadStats
 from hookflow.monitor.hook_costs import (
-    COSTS,
+    MIN_COST_SHARE,
     MIN_RANK_NS,
     STATUS_SIGNS,
     CallCost,
     Status,
-    background_cost,
-    binding_cost,
+    compute_background_cost,
+    compute_binding_cost,
+    find_pending_switch,
+    find_slowest_rank,
     fold_groups,
     group_cost,
     group_of,
     hook_status,
     matching_bindings,
-    pending_switch,
-    slowest_rank,
 )
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import INK_STYLES, Part, text_of
 from hookflow.monitor.widgets.hook_messages import GroupToggled, HookHighlighted, HookOpened, HooksResized
-from hookflow.numbers import aligned, counted, many, percent, rough
+from hookflow.numbers import format_aligned, format_count, format_many, format_percent, format_rough
 from hookflow.pipeline.groups import group_name
 from hookflow.text import cut, fit_name
 
@@ -88,14 +88,14 @@ class HookColumn:
     width: int = 0
 
 
-def _durations(name: str) -> Callable[[HookRow, int], Sequence[Part]]:
+def _make_duration_writer(name: str) -> Callable[[HookRow, int], Sequence[Part]]:
     """Return what writes a duration of the cost."""
 
     def write(row: HookRow, width: int) -> Sequence[Part]:
         ns = getattr(row.cost, name)
         if ns is None:
             return []
-        return [(f"{aligned(ns):>{width}}", _number_style(row))]
+        return [(f"{format_aligned(ns):>{width}}", _number_style(row))]
 
     return write
 
@@ -118,14 +118,14 @@ def _point_cell(row: HookRow, width: int) -> Sequence[Part]:
     return [(fit_name(row.binding.point, width), "dim" if row.status == "off" else "")]
 
 
-def _every_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _render_every(row: HookRow, width: int) -> Sequence[Part]:
     return [(f"{row.cost.every:>{width}}", "dim")]
 
 
-def _calls_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _render_calls(row: HookRow, width: int) -> Sequence[Part]:
     if row.cost.count == 0:
         return []
-    return [(f"{many(row.cost.count):>{width}}", "dim")]
+    return [(f"{format_many(row.cost.count):>{width}}", "dim")]
 
 
 def _share_cell(row: HookRow, width: int) -> Sequence[Part]:
@@ -135,11 +135,11 @@ def _share_cell(row: HookRow, width: int) -> Sequence[Part]:
         if row.cost.count:
             return [("·".rjust(SHARE_WIDTH), "faint")]
         return []
-    if share >= COSTS:
+    if share >= MIN_COST_SHARE:
         style = "strong"
     else:
         style = _number_style(row)
-    parts: list[Part] = [(f"{percent(share):>{SHARE_WIDTH - 2}} %", style)]
+    parts: list[Part] = [(f"{format_percent(share):>{SHARE_WIDTH - 2}} %", style)]
     room = width - SHARE_WIDTH - 1
     if room > 0:
         eighths = round(min(share / row.bar_scale, 1.0) * room * 8)
@@ -147,10 +147,10 @@ def _share_cell(row: HookRow, width: int) -> Sequence[Part]:
     return parts
 
 
-def _trend_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _render_trend(row: HookRow, width: int) -> Sequence[Part]:
     if row.history is None:
         return []
-    return [(heights(row.history.means(row.iteration + 1, width)), "heat2")]
+    return [(render_bars(row.history.compute_means(row.iteration + 1, width)), "heat2")]
 
 
 def _rank_cell(row: HookRow, width: int) -> Sequence[Part]:
@@ -158,10 +158,10 @@ def _rank_cell(row: HookRow, width: int) -> Sequence[Part]:
         return []
     number, ratio = row.rank
     is_late = ratio >= 1.5 and (row.cost.mean or 0.0) > MIN_RANK_NS
-    return [(f"{f'r{number} {rough(ratio)}×':>{width}}", "warn" if is_late else "dim")]
+    return [(f"{f'r{number} {format_rough(ratio)}×':>{width}}", "warn" if is_late else "dim")]
 
 
-def _note_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _render_note(row: HookRow, width: int) -> Sequence[Part]:
     if row.status == "on":
         style = "dim"
     else:
@@ -179,20 +179,20 @@ def _rank_value(row: HookRow) -> float | None:
     return row.rank[1]
 
 
-COLUMNS = (
+HOOK_COLUMNS = (
     HookColumn("on", "ON", _sign_cell, _status_value, is_number=False),
     HookColumn("hook", "hook", _hook_cell, lambda row: row.binding.hook, is_number=False),
     HookColumn("when", "when", _point_cell, lambda row: row.binding.id, is_number=False),
-    HookColumn("every", "every", _every_cell, lambda row: row.cost.every, is_number=False),
-    HookColumn("calls", "calls", _calls_cell, lambda row: row.cost.count),
-    HookColumn("mean", "mean", _durations("mean"), lambda row: row.cost.mean),
-    HookColumn("p95", "p95", _durations("p95"), lambda row: row.cost.p95),
-    HookColumn("max", "max", _durations("longest"), lambda row: row.cost.longest),
-    HookColumn("device", "device", _durations("device"), lambda row: row.cost.device),
+    HookColumn("every", "every", _render_every, lambda row: row.cost.every, is_number=False),
+    HookColumn("calls", "calls", _render_calls, lambda row: row.cost.count),
+    HookColumn("mean", "mean", _make_duration_writer("mean"), lambda row: row.cost.mean),
+    HookColumn("p95", "p95", _make_duration_writer("p95"), lambda row: row.cost.p95),
+    HookColumn("max", "max", _make_duration_writer("longest"), lambda row: row.cost.longest),
+    HookColumn("device", "device", _make_duration_writer("device"), lambda row: row.cost.device),
     HookColumn("share", "share", _share_cell, lambda row: row.cost.spent),
-    HookColumn("trend", "trend", _trend_cell, lambda row: row.cost.slowdown),
+    HookColumn("trend", "trend", _render_trend, lambda row: row.cost.slowdown),
     HookColumn("rank", "slowest", _rank_cell, _rank_value),
-    HookColumn("note", "note", _note_cell, _status_value, is_number=False),
+    HookColumn("note", "note", _render_note, _status_value, is_number=False),
 )
 """The columns as they stand. By the share rows sort by the time spent: hooks outside of iterations have no share."""
 
@@ -214,8 +214,8 @@ def hook_rows(store: RunStore, choices: ViewChoices) -> list[HookRow]:
             continue
         members_of[binding] = () if box is None else box.members
         if box is None:
-            cost = binding_cost(state, plan, store.pace, binding, whole_attempt=choices.whole_attempt)
-            cost = background_cost(state, plan, binding, cost, whole_attempt=choices.whole_attempt)
+            cost = compute_binding_cost(state, plan, store.pace, binding, whole_attempt=choices.whole_attempt)
+            cost = compute_background_cost(state, plan, binding, cost, whole_attempt=choices.whole_attempt)
         else:
             cost = group_cost(state, plan, store.pace, box.members, whole_attempt=choices.whole_attempt)
         costs[binding] = cost
@@ -231,7 +231,7 @@ def hook_rows(store: RunStore, choices: ViewChoices) -> list[HookRow]:
         history = state.histories.of(binding)
         rank = None
         if store.has_several_ranks:
-            rank = slowest_rank(state.ranks.of, binding, store.window_start(binding))
+            rank = find_slowest_rank(state.ranks.of, binding, store.find_window_start(binding))
         note = hook_note(store, binding, status, cost)
         rows.append(HookRow(binding, cost, status, note, history, state.it, bar_scale, rank))
     return rows
@@ -241,9 +241,9 @@ def group_status(store: RunStore, members: Sequence[Binding]) -> tuple[Status, s
     """Return what is to be known first of the hooks of a folded group, and how many they are, in words."""
     statuses = []
     for member in members:
-        cost = binding_cost(store.state, store.plan, store.pace, member, whole_attempt=False)
+        cost = compute_binding_cost(store.state, store.plan, store.pace, member, whole_attempt=False)
         statuses.append(hook_status(store.state, store.plan, member, cost))
-    words = counted(len(members), "hook")
+    words = format_count(len(members), "hook")
     for status in GROUP_STATUSES:
         count = statuses.count(status)
         if count:
@@ -265,7 +265,7 @@ def filter_rows(rows: Sequence[HookRow], plan: Plan, filter_text: str) -> list[H
 def hook_note(store: RunStore, binding: Binding, status: Status, cost: CallCost) -> str:
     """Return in a few words what is out of the ordinary about a hook now; empty if nothing is."""
     state = store.state
-    switch = pending_switch(state, binding.hook)
+    switch = find_pending_switch(state, binding.hook)
     if switch:
         return f"{switch} requested"
     if status == "off":
@@ -280,11 +280,11 @@ def hook_note(store: RunStore, binding: Binding, status: Status, cost: CallCost)
         return cost.slowdown_text
     offload = state.first.beside.get(binding.id)
     if offload is not None:
-        return offload_note(offload)
+        return describe_dropped_calls(offload)
     return cost.slowdown_text
 
 
-def offload_note(stats: OffloadStats) -> str:
+def describe_dropped_calls(stats: OffloadStats) -> str:
     """Return the calls of an offloaded hook that were dropped, which are lost, then those that wait."""
     parts = []
     if stats.dropped:
@@ -333,7 +333,7 @@ def choose_columns(rows: Sequence[HookRow], width: int, *, has_device: bool, has
         if wish > 0 and 0 < gain <= room:
             widths[name] = before + gain
             room -= gain
-    return [replace(column, width=widths[column.name]) for column in COLUMNS if column.name in widths]
+    return [replace(column, width=widths[column.name]) for column in HOOK_COLUMNS if column.name in widths]
 
 
 def sort_rows(rows: Sequence[HookRow], column: HookColumn, *, is_reversed: bool) -> list[HookRow]:
@@ -487,11 +487,11 @@ class HookTable(DataTable[Text]):
         all_rows = hook_rows(store, self._choices)
         rows = filter_rows(all_rows, store.plan, self._filter_text)
         if not rows:
-            self._say_why_empty()
+            self._show_empty_reason()
             return
         has_device = store.state.first.device.iteration() is not None
         columns = choose_columns(all_rows, width, has_device=has_device, has_ranks=store.has_several_ranks)
-        column = next(column for column in COLUMNS if column.name == self._sort_name)
+        column = next(column for column in HOOK_COLUMNS if column.name == self._sort_name)
         order = [row.binding.id for row in self._rows]
         is_live = not store.health.over and not store.is_behind
         if order and is_live and not anew and column.is_number and not self._is_reversed:
@@ -529,7 +529,7 @@ class HookTable(DataTable[Text]):
         self._columns = columns
         self._texts = {}
         for column in columns:
-            self.add_column(self._heading(column), width=column.width + 1, key=column.name)
+            self.add_column(self._make_heading(column), width=column.width + 1, key=column.name)
         for row in rows:
             cells = []
             for column in columns:
@@ -539,7 +539,7 @@ class HookTable(DataTable[Text]):
             self.add_row(*cells, key=f"{row.binding.id}")
         self.scroll_to(y=scroll_y, animate=False)
 
-    def _heading(self, column: HookColumn) -> Text:
+    def _make_heading(self, column: HookColumn) -> Text:
         title = column.title
         if column.name == self._sort_name:
             goes_down = column.is_number != self._is_reversed
@@ -550,7 +550,7 @@ class HookTable(DataTable[Text]):
             title = f"{title:>{column.width}}"
         return text_of((cut(title, column.width), "focus" if column.name == self._sort_name else "dim"))
 
-    def _say_why_empty(self) -> None:
+    def _show_empty_reason(self) -> None:
         """Show in words why there are no rows."""
         message = "no hooks are known yet"
         if self._filter_text:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from textual.strip import Strip
 
 from hookflow.graph.plan import Binding
-from hookflow.monitor.charts import LABEL, Axis, Curve, chart
+from hookflow.monitor.charts import LABEL_WIDTH, Axis, Curve, render_chart
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import row
 from hookflow.monitor.widgets.strip_view import StripView
-from hookflow.numbers import DURATIONS, duration
+from hookflow.numbers import DURATION_UNITS, duration
 
 
 class HookTrend(StripView):
@@ -36,8 +36,8 @@ class HookTrend(StripView):
         if store is None or binding is None:
             return []
         state = store.state
-        num_parts = max(2 * (width - LABEL - 2), 1)
-        means = state.histories.of(binding).means(state.it + 1, num_parts)
+        num_parts = max(2 * (width - LABEL_WIDTH - 2), 1)
+        means = state.histories.of(binding).compute_means(state.it + 1, num_parts)
         known = [mean for mean in means if mean is not None]
         if not known:
             return [row(width, (" no call yet", "dim"))]
@@ -45,8 +45,8 @@ class HookTrend(StripView):
         points = []
         for part, mean in enumerate(means):
             if mean is not None:
-                value = mean / DURATIONS[unit]
+                value = mean / DURATION_UNITS[unit]
                 points.append((state.it * (part + 0.5) / num_parts, value, value, value))
         heading = row(width, (f" {unit} a call", "dim"))
         curve = Curve("train", points)
-        return [heading, *chart([curve], Axis(0, state.it), width, height - 1, log=self._is_log)]
+        return [heading, *render_chart([curve], Axis(0, state.it), width, height - 1, log=self._is_log)]

@@ -9,8 +9,8 @@ from textual.widgets import Static
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import text_of
-from hookflow.numbers import clock
-from hookflow.text import printable
+from hookflow.numbers import format_clock
+from hookflow.text import make_printable
 
 ENTRY_STYLES = {
     "info": "dim",
@@ -32,10 +32,10 @@ def entry_line(entry: Entry) -> Text:
     if entry.trouble:
         text_style = "strong"
     return text_of(
-        (f" {clock(entry.t)[:5]} ", "dim"),
+        (f" {format_clock(entry.t)[:5]} ", "dim"),
         (entry.glyph, ENTRY_STYLES.get(entry.kind, "")),
         (f" {entry.source} ", "dim"),
-        (printable(entry.text), text_style),
+        (make_printable(entry.text), text_style),
     )
 
 

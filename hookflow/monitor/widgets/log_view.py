@@ -14,7 +14,7 @@ from textual.strip import Strip
 
 from hookflow.monitor.log_lines import LogLine
 from hookflow.monitor.style import Part, row
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 from hookflow.text import cut, fit, fit_name
 
 FULL_CLOCK_WIDTH = 56
@@ -214,7 +214,7 @@ class LogView(ScrollView, can_focus=True):
     @property
     def caption(self) -> str:
         """How many lines there are, and whether the newest is followed."""
-        count = counted(len(self.lines), "line")
+        count = format_count(len(self.lines), "line")
         if self.is_following:
             return f"{count}, following"
         return f"{count}, {self.lines_below:,} newer: end follows"

@@ -13,13 +13,13 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from hookflow.events.records import Histogram, Media
-from hookflow.monitor.charts import ticks
+from hookflow.monitor.charts import format_ticks
 from hookflow.monitor.images import half_blocks, read_image
-from hookflow.monitor.journal import Shown
-from hookflow.monitor.style import SPARKS, STYLES, Part, row
+from hookflow.monitor.journal import MediaItem
+from hookflow.monitor.style import SPARK_BLOCKS, STYLES, Part, row
 from hookflow.monitor.widgets.strip_view import StripView
-from hookflow.numbers import many
-from hookflow.text import ESCAPE, printable
+from hookflow.numbers import format_many
+from hookflow.text import ESCAPE_SEQUENCE, make_printable
 
 MIN_TILE_CELLS = 24
 """Cells that an image beside others has at least."""
@@ -81,11 +81,11 @@ class ImageView(StripView):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's name
         super().__init__(id=id)
         self._root = Path()
-        self._items: tuple[Shown, ...] = ()
+        self._items: tuple[MediaItem, ...] = ()
         self._requested: ImageRequest | None = None
         self._strips: tuple[Strip, ...] = ()
 
-    def show_images(self, root: Path, items: Sequence[Shown]) -> None:
+    def show_images(self, root: Path, items: Sequence[MediaItem]) -> None:
         """Show items that are images, oldest first; their files are in the run directory `root`."""
         self._root = root
         self._items = tuple(items)
@@ -127,7 +127,7 @@ class TextView(VerticalScroll):
         yield Static(id="text", markup=False)
 
     def show_text(self, text: str) -> None:
-        lines = [printable(ESCAPE.sub("", line)) for line in text.splitlines()]
+        lines = [make_printable(ESCAPE_SEQUENCE.sub("", line)) for line in text.splitlines()]
         self.query_one("#text", Static).update(Text("\n".join(lines)))
 
 
@@ -170,7 +170,7 @@ def draw_histogram(record: Histogram, width: int, height: int) -> list[Strip]:
     for y in range(num_rows):
         label = ""
         if y == 0:
-            label = many(most)
+            label = format_many(most)
         elif y == num_rows - 1:
             label = "0"
         bars = ""
@@ -197,18 +197,18 @@ def bar_part(eighths: float, rows_below: int) -> str:
     if filled <= 0 and eighths > 0 and rows_below == 0:
         filled = 1  # never quite nothing
     if filled > 0:
-        return SPARKS[filled - 1]
+        return SPARK_BLOCKS[filled - 1]
     return " "
 
 
 def _edge_labels(edges: Sequence[float], width: int) -> str:
     """Return the first edge, the middle and the last edge below the bars."""
-    left, middle, right = ticks([edges[0], (edges[0] + edges[-1]) / 2, edges[-1]], 9)
+    left, middle, right = format_ticks([edges[0], (edges[0] + edges[-1]) / 2, edges[-1]], 9)
     gap = max(width - len(left) - len(middle) - len(right), 2)
     return f"{left}{' ' * (gap // 2)}{middle}{' ' * (gap - gap // 2)}{right}"
 
 
-def facts_of(record: Media, extent: str) -> list[Part]:
+def list_facts(record: Media, extent: str) -> list[Part]:
     """Return the iteration of an item, how much it is, who has logged it, and its caption."""
     parts: list[Part] = [("iteration ", "dim"), (str(record["it"]), "strong")]
     parts.append((f"   {extent}   {record['hook']}", "dim"))

@@ -14,10 +14,10 @@ from textual.message import Message
 from textual.widgets import Tree
 from textual.widgets.tree import TreeNode
 
-from hookflow.metric_mode import Mode, mode_by_name
+from hookflow.metric_mode import Mode, read_mode_from_name
 from hookflow.monitor.bindings import key
-from hookflow.monitor.metric_lines import SPLIT_SIGNS, MetricLine, gather_metrics, matches, sparkline
-from hookflow.monitor.series import Series, chart_names
+from hookflow.monitor.metric_lines import SPLIT_SIGNS, MetricLine, draw_sparkline, gather_metrics, matches
+from hookflow.monitor.series import Series, list_chart_names
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import Part, text_of
 from hookflow.numbers import number_of_4_digits
@@ -34,7 +34,7 @@ MIN_NAME_CELLS, MAX_NAME_CELLS = 16, 36
 
 MIN_TREND_CELLS, MAX_TREND_CELLS = 8, 20
 
-INDENT = 2
+INDENT_CELLS = 2
 """Cells of a level of the tree, and of the sign of a group."""
 
 
@@ -62,7 +62,7 @@ NO_ROW = MetricRow("", "", ())
 
 def ordered_names(state: RunState, metrics: Mapping[str, object]) -> list[str]:
     """Return the names in the order of the tree: those of groups last, as they were first logged."""
-    single = [name for name in chart_names(state.scalars, state.metrics.by_name) if "/" not in name]
+    single = [name for name in list_chart_names(state.scalars, state.metrics.by_name) if "/" not in name]
     grouped = [name for name in metrics if "/" in name]
     return [*single, *grouped]
 
@@ -78,14 +78,14 @@ def build_rows(metrics: Mapping[str, Sequence[MetricLine]], parent: str = "") ->
     for path, members in groups.items():
         if len(members) == 1:
             for name, lines in members.items():
-                rows += _rows_of_metric(name, name.removeprefix(parent), lines)
+                rows += _make_metric_rows(name, name.removeprefix(parent), lines)
         else:
             label = f"{path.removeprefix(parent)} ({len(members)})"
             rows.append(MetricRow(path, label, tuple(members), children=build_rows(members, path)))
     return tuple(rows)
 
 
-def _rows_of_metric(name: str, label: str, lines: Sequence[MetricLine]) -> list[MetricRow]:
+def _make_metric_rows(name: str, label: str, lines: Sequence[MetricLine]) -> list[MetricRow]:
     """Return a row for each line of a metric; the second belongs to the first."""
     first, *others = lines
     rows = [MetricRow(name, label, (name,), first)]
@@ -96,15 +96,15 @@ def _rows_of_metric(name: str, label: str, lines: Sequence[MetricLine]) -> list[
 
 def _name_cells(row: MetricRow, depth: int = 1) -> int:
     """Return the cells that the longest name in a row and below it takes, with its indent."""
-    widths = [INDENT * depth + cell_len(row.label)]
+    widths = [INDENT_CELLS * depth + cell_len(row.label)]
     for child in row.children:
         widths.append(_name_cells(child, depth + 1))
     return max(widths)
 
 
-def mode_of(state: RunState, name: str) -> Mode | None:
+def find_mode(state: RunState, name: str) -> Mode | None:
     """Return whether less or more of a metric is better; None where it is unknown."""
-    return state.monitored.get(name) or mode_by_name(name)
+    return state.monitored.get(name) or read_mode_from_name(name)
 
 
 def best_value(series: Series, mode: Mode) -> float:
@@ -134,11 +134,11 @@ class TreeColumns:
         has_extremes = has_best and left >= 2 * FIGURE_CELLS
         if has_extremes:
             left -= 2 * FIGURE_CELLS
-        trend = min(left - INDENT, MAX_TREND_CELLS)
+        trend = min(left - INDENT_CELLS, MAX_TREND_CELLS)
         if trend < MIN_TREND_CELLS:
             trend = 0
         else:
-            left -= trend + INDENT
+            left -= trend + INDENT_CELLS
         return cls(names + left, has_best, has_extremes, trend)
 
     def headings(self) -> Text:
@@ -164,7 +164,7 @@ def row_text(row: MetricRow, state: RunState, columns: TreeColumns, indent: int)
     parts: list[Part] = [(fit_name(row.label, room), "")]
     parts.append((f"{number_of_4_digits(series.last):>{FIGURE_CELLS}}", "" if is_finite else "error"))
     has_values = series.low <= series.high
-    mode = mode_of(state, row.metrics[0])
+    mode = find_mode(state, row.metrics[0])
     if columns.has_best:
         best = ""
         place = ""
@@ -182,7 +182,7 @@ def row_text(row: MetricRow, state: RunState, columns: TreeColumns, indent: int)
                 text = number_of_4_digits(value)
             parts.append((f"{text:>{FIGURE_CELLS}}", "dim"))
     if columns.trend:
-        parts.append((f"  {sparkline(series, columns.trend)}", row.line.split))
+        parts.append((f"  {draw_sparkline(series, columns.trend)}", row.line.split))
     return text_of(*parts)
 
 
@@ -224,7 +224,7 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
         super().__init__("metrics", id=id)
         self.show_root = False
         self.show_guides = False
-        self.guide_depth = INDENT
+        self.guide_depth = INDENT_CELLS
         self.auto_expand = False
         self.num_metrics = 0
         self.num_shown = 0
@@ -253,7 +253,7 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
         """Replace all rows; the cursor stays on its own, and groups stay open or closed."""
         picked = self.picked.key
         if not self._is_filtered:
-            self._remember_open_groups(self.root)
+            self._store_open_groups(self.root)
         self._rows = rows
         self._is_filtered = is_filtered
         self.clear()
@@ -263,11 +263,11 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
         self.root.expand()
         self.go_to(picked)
 
-    def _remember_open_groups(self, node: TreeNode[MetricRow]) -> None:
+    def _store_open_groups(self, node: TreeNode[MetricRow]) -> None:
         for child in node.children:
             if child.data is not None and child.data.is_group:
                 self._was_open[child.data.key] = child.is_expanded
-                self._remember_open_groups(child)
+                self._store_open_groups(child)
 
     def _add_rows(self, parent: TreeNode[MetricRow], rows: Sequence[MetricRow]) -> None:
         for row in rows:
@@ -298,7 +298,7 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
         while node.parent is not None and node.parent is not self.root:
             node = node.parent
             depth += 1
-        return INDENT * (depth + 1)
+        return INDENT_CELLS * (depth + 1)
 
     def on_resize(self, event: Resize) -> None:
         self._choose_columns()
@@ -326,7 +326,7 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
 
     def render_label(self, node: TreeNode[MetricRow], base_style: Style, style: Style) -> Text:
         """Return a row behind the sign of a group; the style of the cursor lies below its inks."""
-        sign = " " * INDENT
+        sign = " " * INDENT_CELLS
         if node.allow_expand:
             if node.is_expanded:
                 sign = self.ICON_NODE_EXPANDED

@@ -10,12 +10,12 @@ from hookflow.monitor.ranks import RankGroup, RankState, can_compare
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import Part, text_of
 from hookflow.monitor.widgets.run_header import PHASE_FILLS
-from hookflow.numbers import age, ms, rough
+from hookflow.numbers import format_age, format_ms, format_rough
 
 WAIT_FILL = "·"
 """The part of the backward pass that waits for the slowest rank."""
 
-COLUMNS = {
+COLUMN_HEADINGS = {
     "sign": " ",
     "rank": "rank",
     "it": "iteration",
@@ -30,14 +30,14 @@ COLUMNS = {
 BAR_WIDTH, NARROW_BAR_WIDTH = 40, 12
 """Cells of the longest bar, where there is room and where there is little."""
 
-NARROW = 100
+NARROW_WIDTH = 100
 """Cells of the table below which bars are short."""
 
 REMARK_SIGNS = {"error": "✗", "alarm": "?", "warn": "▲"}
 """By the style of a remark the sign in front of the row."""
 
 
-def judge_ranks(ranks: RankGroup) -> tuple[str, str]:
+def assess_ranks(ranks: RankGroup) -> tuple[str, str]:
     """Return the worst that there is to say of the ranks, and the style for it."""
     failure = ranks.first_failure
     if failure is not None:
@@ -49,7 +49,7 @@ def judge_ranks(ranks: RankGroup) -> tuple[str, str]:
         others = ""
         if len(silent) > 1:
             others = f", and {len(silent) - 1} more"
-        return f"? nothing from rank {longest} for {age(silent[longest])}{others}", "alarm"
+        return f"? nothing from rank {longest} for {format_age(silent[longest])}{others}", "alarm"
     if ranks.gone:
         return f"? no end record from rank {', '.join(map(str, ranks.gone))}", "warn"
     if ranks.straggler is not None:
@@ -73,13 +73,13 @@ class RankTable(DataTable[Text]):
         """The values that the row of each rank was written from."""
 
     def on_mount(self) -> None:
-        for column, title in COLUMNS.items():
+        for column, title in COLUMN_HEADINGS.items():
             self.add_column(title, key=column)
 
     def show_ranks(self, store: RunStore) -> None:
         """Show the ranks of a run. Only rows that have changed are written: there may be 16,384."""
         ranks = store.state.ranks
-        if self.size.width >= NARROW:
+        if self.size.width >= NARROW_WIDTH:
             bar_width = BAR_WIDTH
         else:
             bar_width = NARROW_BAR_WIDTH
@@ -96,7 +96,7 @@ class RankTable(DataTable[Text]):
                 self._write_row(number, rows.cells(number))
 
     def _write_row(self, number: int, cells: Sequence[Text]) -> None:
-        for column, content in zip(COLUMNS, cells, strict=True):
+        for column, content in zip(COLUMN_HEADINGS, cells, strict=True):
             shown = self.get_cell(str(number), column)
             if shown.plain != content.plain or shown.spans != content.spans:
                 self.update_cell(str(number), column, content, update_width=True)
@@ -116,32 +116,37 @@ class RankRows:
     def facts(self, number: int) -> object:
         """Return what the cells of a rank are written from; equal facts have equal cells."""
         rank = self._ranks.of.get(number)
-        remark = self._remark(number, rank)
+        remark = self._find_remark(number, rank)
         if rank is None:
             return remark
         return remark, rank.it, rank.now, rank.whole, rank.own, self._longest, self._slowest, self._bar_width
 
     def cells(self, number: int) -> Sequence[Text]:
-        """Return the cells of a rank, in the order of `COLUMNS`."""
+        """Return the cells of a rank, in the order of `COLUMN_HEADINGS`."""
         rank = self._ranks.of.get(number)
-        remark, style = self._remark(number, rank)
+        remark, style = self._find_remark(number, rank)
         sign = REMARK_SIGNS.get(style, " ")
         return [
             text_of((sign, style)),
             text_of((f"{number:>4}", "strong" if remark else "")),
-            *self._figures(rank),
+            *self._format_figures(rank),
             text_of((remark, "warn" if style == "alarm" else style)),
-            text_of((_place_of(rank), "dim")),
+            text_of((_format_place(rank), "dim")),
         ]
 
-    def _figures(self, rank: RankState | None) -> Sequence[Text]:
+    def _format_figures(self, rank: RankState | None) -> Sequence[Text]:
         """Return iteration, milliseconds, those without waits, and the bar."""
         if rank is None:
             return [text_of((f"{'·':>9}", "dim")), Text(), Text(), Text()]
         iteration = text_of(f"{rank.it:>9,}")
         if not rank.iters:
             return [iteration, Text(), Text(), Text()]
-        return [iteration, text_of(f"{ms(rank.whole):>6}"), text_of(f"{ms(rank.own):>11}"), self._bar(rank)]
+        return [
+            iteration,
+            text_of(f"{format_ms(rank.whole):>6}"),
+            text_of(f"{format_ms(rank.own):>11}"),
+            self._bar(rank),
+        ]
 
     def _bar(self, rank: RankState) -> Text:
         """Return the phases; of the backward pass the part that waits for the slowest rank has a sign of its own."""
@@ -156,31 +161,31 @@ class RankRows:
                 waiting = min(waits, booked[phase])
             lengths.append((PHASE_FILLS[phase], phase, (booked[phase] - waiting) * cells_per_ns))
             lengths.append((WAIT_FILL, "dim", waiting * cells_per_ns))
-        return text_of(*_stretches(lengths, self._bar_width))
+        return text_of(*_render_stretches(lengths, self._bar_width))
 
-    def _remark(self, number: int, rank: RankState | None) -> tuple[str, str]:
+    def _find_remark(self, number: int, rank: RankState | None) -> tuple[str, str]:
         """Return what is to say of a rank, and the style for it."""
         straggler = self._ranks.straggler
         if rank is not None and rank.fatal:
             return rank.fatal["type"], "error"
         if number in self._silent:
-            return f"nothing for {age(self._silent[number])}", "alarm"
+            return f"nothing for {format_age(self._silent[number])}", "alarm"
         if number in self._gone:
             return "no end record", "alarm"
         if rank is None:
             return "not heard of yet", "dim"
         if straggler is not None and straggler.rank == number:
-            return f"+{rough(straggler.cost / 1e6)} ms {straggler.reason.removeprefix('hook ')}", "warn"
+            return f"+{format_rough(straggler.cost / 1e6)} ms {straggler.reason.removeprefix('hook ')}", "warn"
         return "", ""
 
 
-def _place_of(rank: RankState | None) -> str:
+def _format_place(rank: RankState | None) -> str:
     if rank is None:
         return ""
     return f"{rank.run.get('host', '')} {rank.run.get('device', '')}".strip()
 
 
-def _stretches(lengths: Sequence[tuple[str, str, float]], width: int) -> list[Part]:
+def _render_stretches(lengths: Sequence[tuple[str, str, float]], width: int) -> list[Part]:
     """Return stretches of one bar, each a character, a style and a length; rounding errors do not add up."""
     parts: list[Part] = []
     filled = 0

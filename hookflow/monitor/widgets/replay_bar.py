@@ -4,31 +4,31 @@ from collections.abc import Callable, Sequence
 
 from textual.strip import Strip
 
-from hookflow.monitor.charts import Axis, Cells, Mark, marks_on, parts_of
-from hookflow.monitor.journal import GLYPHS, Moment, Timeline
+from hookflow.monitor.charts import Axis, Cells, Mark, make_parts, place_marks
+from hookflow.monitor.journal import KIND_GLYPHS, Moment, Timeline
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import Part, row
 from hookflow.monitor.widgets.strip_view import StripView
-from hookflow.numbers import span
+from hookflow.numbers import format_span
 
 MOMENT_SIGNS = {
     "epoch": ("┼", "rest"),
-    "metrics": (GLYPHS["metrics"], "val"),
+    "metrics": (KIND_GLYPHS["metrics"], "val"),
     "run": ("↻", "command"),
-    "checkpoint": (GLYPHS["checkpoint"], "checkpoint"),
-    "warn": (GLYPHS["warn"], "warn"),
-    "error": (GLYPHS["error"], "error"),
+    "checkpoint": (KIND_GLYPHS["checkpoint"], "checkpoint"),
+    "warn": (KIND_GLYPHS["warn"], "warn"),
+    "error": (KIND_GLYPHS["error"], "error"),
 }
 """By the kind of a moment its sign and style; later ones stand over earlier ones."""
 
 
-def moments_of(store: RunStore) -> list[Moment]:
+def list_moments(store: RunStore) -> list[Moment]:
     """Return what the recording has, and the troubles that the monitor has seen in it so far, oldest first."""
     own = [Moment(entry.t, entry.kind) for entry in store.state.journal if entry.own and entry.trouble]
     return sorted([*store.recorded_moments, *own])
 
 
-def marks_of(moments: Sequence[Moment], timeline: Timeline) -> list[Mark]:
+def make_marks(moments: Sequence[Moment], timeline: Timeline) -> list[Mark]:
     """Return the moments as marks of the line, those that stand over others last."""
     marks = []
     for kind, (sign, style) in MOMENT_SIGNS.items():
@@ -57,19 +57,19 @@ class ReplayBar(StripView):
         _begin, last = timeline.attempts[-1]
         passed = max(player.moment - first, 0.0)
         tenths = int(passed * 10) % 10
-        begun = f"{span(passed)}.{tenths}"
-        whole = span(last - first)
+        begun = f"{format_span(passed)}.{tenths}"
+        whole = format_span(last - first)
         room = max(width - len(begun) - len(whole) - 6, 1)
         axis = Axis(0.0, timeline.place(last))
         place = axis.place(timeline.place(player.moment))
         share = min(max(place, 0.0), 1.0)
         here = round(share * (room - 1))
-        moments = [moment for moment in moments_of(store) if moment != (first, "run")]
-        marks = marks_of(moments, timeline)
+        moments = [moment for moment in list_moments(store) if moment != (first, "run")]
+        marks = make_marks(moments, timeline)
         cells: Cells = {}
         for x in range(room):
             cells[x] = ("━", "bar") if x < here else ("─", "rest")
-        cells |= marks_on(axis, marks, room)
+        cells |= place_marks(axis, marks, room)
         cells[here] = ("●", "strong")
-        parts: list[Part] = [(f" {begun} ", "strong"), ("├", "rest"), *parts_of(cells), ("┤", "rest")]
+        parts: list[Part] = [(f" {begun} ", "strong"), ("├", "rest"), *make_parts(cells), ("┤", "rest")]
         return [row(width, *parts, (f" {whole}", "dim"))]

@@ -7,14 +7,23 @@ from dataclasses import dataclass
 from textual.strip import Strip
 
 from hookflow.events.records import PHASES
-from hookflow.monitor.hook_costs import COSTS
-from hookflow.monitor.progress_bars import work_name
+from hookflow.monitor.hook_costs import MIN_COST_SHARE
+from hookflow.monitor.progress_bars import format_work_name
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.series import Series
-from hookflow.monitor.style import CONDITION_STYLES, Part, bar, cells, row, spread
-from hookflow.monitor.throughput import bottleneck, costliest
+from hookflow.monitor.style import CONDITION_STYLES, Part, bar, count_cells, join_ends, row
+from hookflow.monitor.throughput import find_bottleneck, find_costliest_hooks
 from hookflow.monitor.widgets.strip_view import StripView
-from hookflow.numbers import age, counted, many, number, out_of, percent, span, speed
+from hookflow.numbers import (
+    format_age,
+    format_count,
+    format_many,
+    format_percent,
+    format_span,
+    format_speed,
+    number,
+    out_of,
+)
 from hookflow.text import cut
 
 PHASE_FILLS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒", "hooks": "▚", "other": "╌"}
@@ -46,7 +55,7 @@ class HeaderItem:
 
 def fit_items(items: Sequence[HeaderItem], width: int) -> list[Part]:
     """Return as many items as have room, apart by two cells; a blank is left at the end, before what stands there."""
-    kept = [item for item in items if cells(item.part) > 0]
+    kept = [item for item in items if count_cells(item.part) > 0]
     while len(kept) > 1 and _width_of_items(kept) > width - 1:
         kept.remove(min(kept, key=lambda item: item.weight))
     parts: list[Part] = []
@@ -60,10 +69,10 @@ def fit_items(items: Sequence[HeaderItem], width: int) -> list[Part]:
 def _width_of_items(items: Sequence[HeaderItem]) -> int:
     """Return the cells of items with two blanks between them."""
     gaps = 2 * (len(items) - 1)
-    return gaps + sum(cells(item.part) for item in items)
+    return gaps + sum(count_cells(item.part) for item in items)
 
 
-def trend_sign(series: Series) -> str:
+def find_trend_sign(series: Series) -> str:
     """Return whether the newest values of a curve are below those before them, above them, or about the same."""
     means = [mean for _, mean in series]
     count = max(len(means) // TREND_PARTS, 1)
@@ -96,18 +105,18 @@ class RunHeader(StripView):
     def draw(self, width: int, height: int) -> Sequence[Strip]:
         store = self._get_store()
         says_trouble = not self._explains_failure()
-        first = judgement_row(store, width)
+        first = render_judgement(store, width)
         if height >= 3:
-            return [first, progress_row(store, width), phase_row(store, width, says_trouble=says_trouble)]
+            return [first, render_progress(store, width), phase_row(store, width, says_trouble=says_trouble)]
         has_sentence = store.health.bad and store.health.sentence and says_trouble
         if has_sentence:
             second = phase_row(store, width)
         else:
-            second = progress_row(store, width)
+            second = render_progress(store, width)
         return [first, second][:height]
 
 
-def judgement_row(store: RunStore, width: int) -> Strip:
+def render_judgement(store: RunStore, width: int) -> Strip:
     """Return name, status, loss, the monitored metric, the time left, warnings.
 
     Figures have a fixed width, so that what is behind them stays where it is.
@@ -122,16 +131,16 @@ def judgement_row(store: RunStore, width: int) -> Strip:
         HeaderItem(9, _loss(store, width)),
         HeaderItem(9, _monitored(store, width)),
         HeaderItem(8, _time_left(store) if width >= NORMAL else ""),
-        HeaderItem(3, (span(state.elapsed), "")),
-        HeaderItem(9, _pending_request(store)),
+        HeaderItem(3, (format_span(state.elapsed), "")),
+        HeaderItem(9, _render_pending_request(store)),
     ]
     if store.plan.shuffle is not None:
         items.insert(2, HeaderItem(7, (f"SHUFFLED {store.plan.shuffle}", "warn")))
     if store.has_several_ranks:
         items.append(HeaderItem(6, (f"{state.ranks.world} ranks", "")))
-    right = _warnings(store, width)
-    left = fit_items(items, width - 1 - cells(*right))
-    return spread(width, [" ", *left], right)
+    right = _render_warnings(store, width)
+    left = fit_items(items, width - 1 - count_cells(*right))
+    return join_ends(width, [" ", *left], right)
 
 
 def _loss(store: RunStore, width: int) -> Part:
@@ -144,7 +153,7 @@ def _loss(store: RunStore, width: int) -> Part:
     series = state.scalars.get("loss")
     if series is None:
         return ""
-    return (f"loss {number(series.last):<6} {trend_sign(series):1}", "train")
+    return (f"loss {number(series.last):<6} {find_trend_sign(series):1}", "train")
 
 
 def _monitored(store: RunStore, width: int) -> Part:
@@ -184,26 +193,26 @@ def _time_left(store: RunStore) -> Part:
     return (f"ETA {left or '–'}", "strong")
 
 
-def _pending_request(store: RunStore) -> Part:
+def _render_pending_request(store: RunStore) -> Part:
     """Return what was asked of the run and is not answered yet."""
     pending = store.state.pending
     if not pending or store.is_replay:
         return ""
     request = pending[-1]
-    return (f"◉ {request.text} requested {age(store.clock - request.at)} ago …", "command")
+    return (f"◉ {request.text} requested {format_age(store.clock - request.at)} ago …", "command")
 
 
-def _warnings(store: RunStore, width: int) -> list[Part]:
+def _render_warnings(store: RunStore, width: int) -> list[Part]:
     """Return the numbers of warnings and errors, and which moment is shown where that is not the present."""
     journal = store.state.journal
     parts: list[Part] = []
     if width >= WIDE:
-        parts.append((f"{counted(journal.warnings, 'warning')} ", "warn" if journal.warnings else "faint"))
+        parts.append((f"{format_count(journal.warnings, 'warning')} ", "warn" if journal.warnings else "faint"))
     else:
         parts.append((f"▲{journal.warnings} ", "warn" if journal.warnings else "faint"))
     if journal.errors:
         if width >= WIDE:
-            words = counted(journal.errors, "error")
+            words = format_count(journal.errors, "error")
         else:
             words = f"{journal.errors}"
         parts.append((f"✗{words} ", "error"))
@@ -213,7 +222,7 @@ def _warnings(store: RunStore, width: int) -> list[Part]:
     return parts
 
 
-def _remarks(store: RunStore, width: int) -> list[Part]:
+def _render_remarks(store: RunStore, width: int) -> list[Part]:
     """Return why the scores of the run say less than they seem to."""
     state = store.state
     end = " "
@@ -226,7 +235,7 @@ def _remarks(store: RunStore, width: int) -> list[Part]:
     return parts
 
 
-def progress_row(store: RunStore, width: int) -> Strip:
+def render_progress(store: RunStore, width: int) -> Strip:
     """Return iterations and epochs done, rates, device and memory."""
     state = store.state
     run = store.state.run
@@ -241,28 +250,30 @@ def progress_row(store: RunStore, width: int) -> Strip:
     if state.stage in ("val", "test") and state.end is None and state.batches:
         items.append(HeaderItem(7, (f"{STAGE_NAMES[state.stage]} {out_of(state.batch, state.batches)}", "val")))
     for work in state.works.values():
-        items.append(HeaderItem(7, (f"{work_name(work)} {out_of(work['done'], work['total'] or None)}", "hooks")))
+        items.append(
+            HeaderItem(7, (f"{format_work_name(work)} {out_of(work['done'], work['total'] or None)}", "hooks"))
+        )
     if pace.iters_per_s:
-        items.append(HeaderItem(8, (f"{speed(pace.iters_per_s):>9}", "")))
+        items.append(HeaderItem(8, (f"{format_speed(pace.iters_per_s):>9}", "")))
     if pace.samples_per_s:
-        items.append(HeaderItem(5, (f"{many(pace.samples_per_s):>5} samples/s", "")))
+        items.append(HeaderItem(5, (f"{format_many(pace.samples_per_s):>5} samples/s", "")))
     items.append(HeaderItem(3, (f"{run.get('device', '')} {run.get('precision', '')}".strip(), "dim")))
-    items += _machine_items(store)
-    done = f" iteration {_iterations(store)} "
+    items += _list_machine_items(store)
+    done = f" iteration {_format_iterations(store)} "
     fraction = state.it / state.total_iters if state.total_iters else None
     hundredths = "" if fraction is None else f" {100 * fraction:3.0f} %"
-    end = _remarks(store, width)
-    width_left = width - cells(*end)
+    end = _render_remarks(store, width)
+    width_left = width - count_cells(*end)
     bar_width = min(max(width // 7, MIN_BAR_WIDTH), MAX_BAR_WIDTH)  # of the width alone: it does not change
     left: list[Part] = [(done, "strong")]
     if fraction is not None:
         left += bar(bar_width, fraction)
     left += [(hundredths, "strong"), "  "]
-    left += fit_items(items, width_left - cells(*left))
-    return spread(width, left, end)
+    left += fit_items(items, width_left - count_cells(*left))
+    return join_ends(width, left, end)
 
 
-def _iterations(store: RunStore) -> str:
+def _format_iterations(store: RunStore) -> str:
     """Return the iterations done and planned, as wide as they become."""
     state = store.state
     total = state.total_iters or None
@@ -277,7 +288,7 @@ def _epoch(store: RunStore) -> str:
     return f"epoch {out_of(store.state.epoch, last or None)}"
 
 
-def _machine_items(store: RunStore) -> list[HeaderItem]:
+def _list_machine_items(store: RunStore) -> list[HeaderItem]:
     machine = store.machine
     if machine is None:
         return []
@@ -310,13 +321,13 @@ def phase_row(store: RunStore, width: int, *, says_trouble: bool = True) -> Stri
         unit = " %"
     items = []
     for weight, phase in zip((8, 7, 6, 5, 9, 1), PHASES, strict=True):
-        text = f"{PHASE_FILLS[phase]} {phase} {percent(pace.phases[phase]):>4}{unit}"
+        text = f"{PHASE_FILLS[phase]} {phase} {format_percent(pace.phases[phase]):>4}{unit}"
         items.append(HeaderItem(weight, (text, phase)))
-    costly = costliest(store.state, store.plan, pace)
-    if costly and costly[0][1] >= COSTS:
+    costly = find_costliest_hooks(store.state, store.plan, pace)
+    if costly and costly[0][1] >= MIN_COST_SHARE:
         hook, used = costly[0]
-        items.append(HeaderItem(4, (f"costliest: {hook} {percent(used)} %", "hooks")))
-    word = bottleneck(store.state, pace)
+        items.append(HeaderItem(4, (f"costliest: {hook} {format_percent(used)} %", "hooks")))
+    word = find_bottleneck(store.state, pace)
     right: list[Part] = [(f"{word} ", "strong")] if word else []
-    left = fit_items(items, width - 1 - cells(*right))
-    return spread(width, [" ", *left], right)
+    left = fit_items(items, width - 1 - count_cells(*right))
+    return join_ends(width, [" ", *left], right)

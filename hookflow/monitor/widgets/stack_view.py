@@ -10,17 +10,17 @@ from textual.widgets import Static
 from hookflow.monitor.health import blocking_ranks, inside_of
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import text_of
-from hookflow.text import printable
-from hookflow.user_code import OURS, is_own_file
+from hookflow.text import make_printable
+from hookflow.user_code import HOOKFLOW_FOLDER, is_own_file
 
 FRAME_FILE = re.compile(r"\((?P<file>[^()]+):\d+\)$")
 """The file at the end of a frame."""
 
-PACKAGE_FOLDER = re.compile(rf"\((?:.*/(?:site|dist)-packages|{re.escape(str(OURS.parent))})/")
+PACKAGE_FOLDER = re.compile(rf"\((?:.*/(?:site|dist)-packages|{re.escape(str(HOOKFLOW_FOLDER.parent))})/")
 """The path before the name of a package in a frame: without it, the frame has room on one row."""
 
 
-def place_of(store: RunStore, rank: int) -> str:
+def format_rank_place(store: RunStore, rank: int) -> str:
     """Return in which hook a rank is, and for how long."""
     binding, seconds = store.inside.get(rank, (-1, 0.0))
     place = inside_of(store.plan, binding, seconds)
@@ -35,8 +35,8 @@ def frame_text(frame: str) -> Text:
     if match is None:
         return text_of(f"  {frame}")
     if is_own_file(match["file"]):
-        return text_of(("▸ ", "warn"), (printable(frame), "strong"))
-    return text_of((f"  {printable(PACKAGE_FOLDER.sub('(…/', frame))}", "dim"))
+        return text_of(("▸ ", "warn"), (make_printable(frame), "strong"))
+    return text_of((f"  {make_printable(PACKAGE_FOLDER.sub('(…/', frame))}", "dim"))
 
 
 def stack_text(store: RunStore) -> Text:
@@ -47,7 +47,7 @@ def stack_text(store: RunStore) -> Text:
         style = "strong"
         if rank in blocking:
             style = "warn"
-        text.append_text(text_of((place_of(store, rank), style)))
+        text.append_text(text_of((format_rank_place(store, rank), style)))
         text.append("\n")
         frames = store.stacks[rank] or ["its stack is not known: install py-spy"]
         for frame in frames:

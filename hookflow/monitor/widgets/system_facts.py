@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from hookflow.events.records import Run
-from hookflow.monitor.process_watch import Gpu, Machine
+from hookflow.monitor.process_watch import GpuState, MachineState
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import Part, text_of
 from hookflow.monitor.summary import layer_rows
-from hookflow.numbers import many, percent
+from hookflow.numbers import format_many, format_percent
 
 GAUGE_WIDTH = 16
 """Cells of the bar of a load."""
@@ -18,18 +18,18 @@ LABEL_WIDTH = 12
 """Cells for the name of a fact."""
 
 
-def machine_lines(store: RunStore) -> Iterator[Text]:
+def list_machine_lines(store: RunStore) -> Iterator[Text]:
     """Yield the loads of the machine, or why they are not known; and what the monitoring costs."""
     machine = store.machine
     if machine is None:
-        yield text_of((_why_no_machine(store), "dim"))
+        yield text_of((_find_machine_obstacle(store), "dim"))
     else:
         yield from load_lines(machine)
         yield fact_line("monitor", f"{machine.viewer:.1f} % of a core")
-    yield fact_line("recorder", f"{percent(store.pace.recorder)} % of the training")
+    yield fact_line("recorder", f"{format_percent(store.pace.recorder)} % of the training")
 
 
-def _why_no_machine(store: RunStore) -> str:
+def _find_machine_obstacle(store: RunStore) -> str:
     if store.is_replay:
         return "a replay has no machine to look at"
     if store.health.over:
@@ -39,15 +39,15 @@ def _why_no_machine(store: RunStore) -> str:
     return "looking at this machine …"
 
 
-def load_lines(machine: Machine) -> Iterator[Text]:
+def load_lines(machine: MachineState) -> Iterator[Text]:
     """Yield the loads of the GPUs and of the CPU."""
     for gpu in machine.gpus:
-        yield text_of(*_gauge(f"GPU {gpu.index}", gpu.busy), *_gpu_figures(gpu))
+        yield text_of(*_render_gauge(f"GPU {gpu.index}", gpu.busy), *_gpu_figures(gpu))
     figures = f"  load {machine.load:.1f}   RAM {machine.ram:.0f} %"
-    yield text_of(*_gauge("CPU", machine.cpu), (figures, "dim"))
+    yield text_of(*_render_gauge("CPU", machine.cpu), (figures, "dim"))
 
 
-def _gauge(name: str, value: float | None) -> list[Part]:
+def _render_gauge(name: str, value: float | None) -> list[Part]:
     """Return a bar and the value in hundredths; a dash for a value that is not known."""
     label = f"{name:<{LABEL_WIDTH}}"
     if value is None:
@@ -56,7 +56,7 @@ def _gauge(name: str, value: float | None) -> list[Part]:
     return [(label, "dim"), ("█" * full, "bar"), ("░" * (GAUGE_WIDTH - full), "rest"), f" {value:3.0f} %"]
 
 
-def _gpu_figures(gpu: Gpu) -> list[Part]:
+def _gpu_figures(gpu: GpuState) -> list[Part]:
     """Return the memory, the temperature and the power of a GPU, as far as its driver tells them."""
     parts: list[Part] = []
     if gpu.used is not None and gpu.total is not None:
@@ -79,7 +79,7 @@ def run_lines(run: Run) -> Iterator[Text]:
         yield text_of(("the run has not begun", "dim"))
         return
     if run["model"]:
-        yield fact_line("model", f"{run['model']}, {many(run['params'])} parameters")
+        yield fact_line("model", f"{run['model']}, {format_many(run['params'])} parameters")
     yield fact_line("seed", str(run["seed"]))
     yield fact_line("device", f"{run['device']}, {run['precision']}")
     yield fact_line("process", f"{run['pid']} on {run['host']}")

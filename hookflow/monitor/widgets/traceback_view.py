@@ -11,12 +11,12 @@ from textual.events import Resize
 from textual.widgets import Static
 
 from hookflow.events.records import Error
-from hookflow.monitor.health import placed, raised_at
+from hookflow.monitor.health import describe_place, find_raising_line
 from hookflow.monitor.style import text_of
-from hookflow.text import printable
-from hookflow.user_code import FRAME, innermost, is_own_file
+from hookflow.text import make_printable
+from hookflow.user_code import FRAME_PATTERN, find_innermost_line, is_own_file
 
-INSTALLED = re.compile(r'"[^"]*/(?:site|dist)-packages/')
+INSTALLED_PREFIX_PATTERN = re.compile(r'"[^"]*/(?:site|dist)-packages/')
 """The path before the name of an installed package in a frame."""
 
 
@@ -38,17 +38,17 @@ class TracebackText:
         return Text("\n").join(part for part in (self.before, self.culprit, self.after) if part)
 
 
-def traceback_text(traceback: str, culprit: str = "") -> TracebackText:
+def make_traceback_text(traceback: str, culprit: str = "") -> TracebackText:
     """Return the lines of a traceback.
 
     `culprit` is the "file:line" of the frame to look at first; where that is not known, it is the innermost frame of
     the user's own files. If several frames are at that line, it is the last.
     """
     lines = traceback.splitlines()
-    first, end = _culprit_lines(lines, culprit or innermost(traceback))
-    are_own = _lines_of_own_frames(lines)
+    first, end = _find_culprit_lines(lines, culprit or find_innermost_line(traceback))
+    are_own = _find_own_frame_lines(lines)
     before = [_plain_line(lines[number], is_own=are_own[number]) for number in range(first)]
-    frame = [_culprit_line(line) for line in lines[first:end]]
+    frame = [_render_culprit_line(line) for line in lines[first:end]]
     after = [_plain_line(lines[number], is_own=are_own[number]) for number in range(end, len(lines))]
     newline = Text("\n")
     return TracebackText(newline.join(before), newline.join(frame), newline.join(after))
@@ -75,7 +75,7 @@ def without_heading(error: Error) -> str:
 
 def split_diagnosis(error: Error) -> list[str]:
     """Return the sentences of an error without frames, as of a loss that is NaN; of any other one its text alone."""
-    has_frames = any(FRAME.match(line) for line in error["traceback"].splitlines())
+    has_frames = any(FRAME_PATTERN.match(line) for line in error["traceback"].splitlines())
     if has_frames:
         return [error["text"]]
     return SENTENCE_END.split(error["text"])
@@ -88,12 +88,12 @@ def _is_in_heading(note: str, error: Error) -> bool:
     return re.fullmatch(rf"iteration {error['it']}(, epoch \d+)?", note) is not None
 
 
-def _culprit_lines(lines: Sequence[str], culprit: str) -> tuple[int, int]:
+def _find_culprit_lines(lines: Sequence[str], culprit: str) -> tuple[int, int]:
     """Return the number of the first line of the culprit's frame, and that behind its last; twice 0 without one."""
     first = end = 0
     is_culprit = False
     for number, line in enumerate(lines):
-        frame = FRAME.match(line)
+        frame = FRAME_PATTERN.match(line)
         if frame is not None:
             is_culprit = f"{frame['file']}:{frame['line']}" == culprit
             if is_culprit:
@@ -105,17 +105,17 @@ def _culprit_lines(lines: Sequence[str], culprit: str) -> tuple[int, int]:
     return first, end
 
 
-def _culprit_line(line: str) -> Text:
+def _render_culprit_line(line: str) -> Text:
     """Return a line of the culprit's frame with a sign before it, since colours may be switched off."""
-    return text_of(("▸ ", "warn"), (printable(line).removeprefix("  "), "strong"))
+    return text_of(("▸ ", "warn"), (make_printable(line).removeprefix("  "), "strong"))
 
 
-def _lines_of_own_frames(lines: Sequence[str]) -> list[bool]:
+def _find_own_frame_lines(lines: Sequence[str]) -> list[bool]:
     """Return for each line of a traceback whether it belongs to a frame of the user's own files."""
     are_own = []
     is_own = False
     for line in lines:
-        frame = FRAME.match(line)
+        frame = FRAME_PATTERN.match(line)
         if frame is not None:
             is_own = is_own_file(frame["file"])
         elif not line.startswith(" "):
@@ -126,7 +126,7 @@ def _lines_of_own_frames(lines: Sequence[str]) -> list[bool]:
 
 def _plain_line(line: str, *, is_own: bool) -> Text:
     """Return another line; the paths of installed packages are short, so that they have room on one row."""
-    shown = INSTALLED.sub('"…/', printable(line))
+    shown = INSTALLED_PREFIX_PATTERN.sub('"…/', make_printable(line))
     if is_own:
         return text_of(shown)
     if line.startswith((" ", "Traceback (")):
@@ -164,15 +164,15 @@ class TracebackView(Vertical):
         told = split_diagnosis(error)
         heading = text_of((f"✗ {error['type']}: {told[0]}", "error"))
         heading.no_wrap = False
-        places = [*placed(error)]
-        raised = raised_at(error)
+        places = [*describe_place(error)]
+        raised = find_raising_line(error)
         if raised:
             places.append(f"raised at {raised}")
         if places:
             heading.append("\n")
             heading.append_text(text_of((", ".join(places), "warn")))
         self.query_one("#raised", Static).update(heading)
-        text = traceback_text(without_heading(error), error["at"])
+        text = make_traceback_text(without_heading(error), error["at"])
         self._is_diagnosed = len(told) > 1
         if self._is_diagnosed:
             text = TracebackText(Text("\n").join(map(text_of, told[1:])), Text(), Text())

@@ -15,7 +15,7 @@ from hookflow.monitor.iteration_trace import SpanGroup, TracedIteration
 from hookflow.monitor.style import Part, row
 from hookflow.monitor.widgets.run_header import PHASE_FILLS
 from hookflow.monitor.widgets.strip_view import StripView
-from hookflow.numbers import ms, percent
+from hookflow.numbers import format_ms, format_percent
 from hookflow.text import cut, fit_name
 
 KIND_LOOKS = {
@@ -80,7 +80,7 @@ class TraceLayout:
         scale = ""
         for quarter in range(count):
             start = round(self.bar_width * quarter / count)
-            mark = f"│{ms(self.micros * 1e3 * quarter / count)}"
+            mark = f"│{format_ms(self.micros * 1e3 * quarter / count)}"
             scale = f"{scale:<{start}}{mark}"
         device = ""
         if self.has_device:
@@ -95,13 +95,13 @@ class TraceLayout:
         """Return the row of some spans: name, milliseconds, share of the iteration, bars."""
         share = ""
         if spans.kind != "outside":
-            share = f"{percent(spans.total / self.micros)} %"
+            share = f"{format_percent(spans.total / self.micros)} %"
         device = ""
         if self.has_device:
             if spans.device is None:
                 device = "·"
             else:
-                device = ms(spans.device * 1e3)
+                device = format_ms(spans.device * 1e3)
             device = f"{device:>{DEVICE_WIDTH}}"
         mark = " " * self.mark_width
         if spans.chain and self.mark_width:
@@ -110,7 +110,7 @@ class TraceLayout:
         parts: list[Part] = [
             (f" {mark}", "focus"),
             (fit_name(row_label(spans), self.name_width), "strong" if is_phase else ""),
-            f" {ms(spans.total * 1e3):>5}{device}",
+            f" {format_ms(spans.total * 1e3):>5}{device}",
             (f" {share:>6}  ", "dim"),
             *self._bar(spans),
         ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.initial_weights import recorded_weights
+from hookflow.events.initial_weights import read_recorded_weights
 from hookflow.events.recorded_code import RecordedCode, code_before
 from hookflow.events.records import VERSION
 from hookflow.events.rundir import Parent, RunDir, short
@@ -25,21 +25,21 @@ from hookflow.pipeline.layers import in_python
 from hookflow.pipeline.load import Loaded, load
 from hookflow.pipeline.schema import Pipeline
 from hookflow.runner.builder.build import build
-from hookflow.runner.builder.components import RunComponents, layers
+from hookflow.runner.builder.components import RunComponents, iter_layers
 from hookflow.runner.checkpoint.copies import CheckpointCopies
-from hookflow.runner.checkpoint.held import held_parent, release_parent
-from hookflow.runner.checkpoint.manifest import newest_good, read_manifest
+from hookflow.runner.checkpoint.held import find_parent_checkpoint, release_parent
+from hookflow.runner.checkpoint.manifest import find_newest_good, read_manifest
 from hookflow.runner.checkpoint.resume_rules import (
     ChangeRule,
     RecordedChange,
     changed_hooks,
-    changes_between,
-    changes_since,
-    recorded,
+    find_changes,
+    find_changes_since,
+    read_recorded,
 )
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
-from hookflow.runner.data.workers import explaining_worker_errors
+from hookflow.runner.data.workers import call_explaining_worker_errors
 from hookflow.runner.device.precision import describe, explain_oom, torch_settings
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
 from hookflow.runner.distributed.consensus import ProcessGroupConsensus, RankConsensus
@@ -47,7 +47,7 @@ from hookflow.runner.distributed.parallel import class_of
 from hookflow.runner.distributed.rendezvous import RankLayout, process_group
 from hookflow.runner.logging.budgets import BudgetController
 from hookflow.runner.logging.recorder import EventRecorder
-from hookflow.runner.logging.writers import writing
+from hookflow.runner.logging.writers import run_writers
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.process.code_recorder import CodeRecorder
 from hookflow.runner.process.launch import commit_resume
@@ -83,7 +83,7 @@ class AttemptOrigin:
 
     @cached_property
     def before(self) -> tuple[Pipeline, Plan]:
-        loaded, plan = recorded(self.checkpoint or Path())
+        loaded, plan = read_recorded(self.checkpoint or Path())
         return loaded.pipeline, plan
 
 
@@ -133,7 +133,7 @@ class TrainingAttempt:
         texts = {path.name: path.read_text("utf-8") for path in (self._wanted.pipeline, self._wanted.plan)}
         self._plan = Plan.from_json(texts[self._wanted.plan.name])
         loaded = _with_places(load(short(self._wanted.pipeline), recorded=True), self._wanted)
-        self._loaded = replace(loaded, weights=recorded_weights(run_dir))
+        self._loaded = replace(loaded, weights=read_recorded_weights(run_dir))
         self._store = CheckpointStore(run_dir.checkpoints, texts)
         self._code = CodeRecorder(run_dir, self._loaded, self._wanted.base(), recorder.say)
 
@@ -159,10 +159,10 @@ class TrainingAttempt:
                     prepared.begin()
                     begins = _nothing
                 built()
-                fork = self._fork(origin, prepared.parts)
+                fork = self._make_fork_adapter(origin, prepared.parts)
                 train = partial(trainer.train, origin.checkpoint, begins, fork=fork, is_changed=prepared.is_changed)
                 try:
-                    stop = explaining_worker_errors(partial(train, test=loaded.pipeline.run.test))
+                    stop = call_explaining_worker_errors(partial(train, test=loaded.pipeline.run.test))
                     store.finish_copies()
                 except Exception:  # not where a signal ends the run at once
                     store.finish_copies()
@@ -180,11 +180,11 @@ class TrainingAttempt:
         Raises UserError when the hooks are not those of the checkpoint, unless that is allowed.
         """
         self._consensus = consensus
-        origin = self._origin()
+        origin = self._choose_origin()
         is_changed = self._report_changes(origin)
-        parts = self._built(origin, build)
+        parts = self._build_components(origin, build)
         arguments = parts.writers, self._run_dir, self._wanted.pipeline, origin.manifest["it"]
-        with writing(*arguments, self._recorder, self._signals) as start_writers:
+        with run_writers(*arguments, self._recorder, self._signals) as start_writers:
             _record_start(self._recorder, self._plan, parts, origin, self._loaded.pipeline.distributed.strategy)
             self._report_warnings()
             trainer = Trainer(parts, self._plan, self._run_dir, self._store, self._recorder, self._signals, consensus)
@@ -212,21 +212,21 @@ class TrainingAttempt:
         fresh = origin.checkpoint is None
         return build(self._loaded, self._plan, base, self._say, ranks=self._ranks, fresh=fresh)
 
-    def _origin(self) -> AttemptOrigin:
+    def _choose_origin(self) -> AttemptOrigin:
         """Choose the checkpoint, on all ranks the same, and read it."""
         forked = self._run_dir.parent()
-        first = partial(_saved, self._store, self._say, self._resume, forked is not None)
+        first = partial(_list_saved, self._store, self._say, self._resume, forked is not None)
         own = self._consensus.together(first if self._ranks.first else list[Path])
         if self._back_to:
             saved = [self._back_to]
         else:
             saved = self._consensus.broadcast_object(own)
-        checkpoint, passed_over = newest_good(saved, self._load)
+        checkpoint, passed_over = find_newest_good(saved, self._load)
         for line in passed_over if self._ranks.first else ():
             self._say(line, "warn")
         if checkpoint or not forked:
             return AttemptOrigin(checkpoint, None)
-        start = held_parent(self._run_dir, forked)
+        start = find_parent_checkpoint(self._run_dir, forked)
         wrong = self._load(start)
         if wrong:
             raise UserError(Problem(f"{forked}, which this run is a fork of, cannot be used: {wrong}"))
@@ -249,11 +249,11 @@ class TrainingAttempt:
         """
         changes: list[RecordedChange] = []
         if origin.parent:
-            for change in changes_between(origin.before, (self._loaded.public, self._plan)):
+            for change in find_changes(origin.before, (self._loaded.public, self._plan)):
                 if not change.why:  # `hookflow fork` has shown the keys
                     self._say(f"since {origin.parent}: {change.text}")
         elif origin.checkpoint:
-            changes = changes_since(origin.checkpoint, self._loaded.public, self._plan)
+            changes = find_changes_since(origin.checkpoint, self._loaded.public, self._plan)
             since = f"the checkpoint {origin.checkpoint.name}"
             if not self._allows_changes and (refused := changed_hooks(changes, since)):
                 raise UserError(refused)
@@ -270,10 +270,10 @@ class TrainingAttempt:
             return None
         return code_before(self._run_dir, origin.manifest["it"])
 
-    def _built(self, origin: AttemptOrigin, build: BuildComponents) -> RunComponents:
+    def _build_components(self, origin: AttemptOrigin, build: BuildComponents) -> RunComponents:
         """Build the components of the run, and say what the event log lacks of the iterations before."""
         parts = build(origin)
-        kept = partial(_place_checkpoints, self._store, self._run_dir, parts.saved_checkpoints, self._say)
+        kept = partial(_set_up_checkpoints, self._store, self._run_dir, parts.saved_checkpoints, self._say)
         self._consensus.together(kept if self._ranks.first else _nothing)
         check_comm_hook(self._plan, parts.strategy, parts.place)
         is_own = self._ranks.first and not self._back_to and not origin.parent
@@ -282,7 +282,7 @@ class TrainingAttempt:
             self._say(f"the event log ends before the checkpoint's iteration {origin.manifest['it']}: {lost}", "warn")
         return parts
 
-    def _fork(self, origin: AttemptOrigin, parts: RunComponents) -> "ForkAdapter | None":
+    def _make_fork_adapter(self, origin: AttemptOrigin, parts: RunComponents) -> "ForkAdapter | None":
         if origin.parent is None:
             return None
         from hookflow.runner.state.fork import ForkAdapter  # and the schedules, which few runs need
@@ -326,7 +326,7 @@ def _nothing() -> None:
     pass
 
 
-def _saved(store: CheckpointStore, say: Callable[..., None], resume: bool, forked: bool) -> list[Path]:
+def _list_saved(store: CheckpointStore, say: Callable[..., None], resume: bool, forked: bool) -> list[Path]:
     """Clear away what a killed process has left, and return the checkpoints to resume from, the newest first.
 
     Without one, a run that was `forked` starts at its parent's.
@@ -354,7 +354,7 @@ def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
     return recorded
 
 
-def _place_checkpoints(
+def _set_up_checkpoints(
     store: CheckpointStore, run_dir: RunDir, saved: Collection[SavedCheckpoints], say: Callable[..., None]
 ) -> None:
     """Keep the checkpoints in the hooks' folder, and copy them elsewhere. Raises UserError for several folders."""
@@ -394,7 +394,7 @@ def _record_start(
         precision=parts.precision,
         model=" + ".join(class_of(model) for model in parts.models.values()),
         params=sum(p.numel() for p in parts.model.parameters()),
-        layers=[*layers(parts.model, frozen)] if parts.ranks.first else [],
+        layers=[*iter_layers(parts.model, frozen)] if parts.ranks.first else [],
         seed=parts.section.seed,
         data={split: source.info for split, source in parts.data.items()},
         limited=parts.limited,

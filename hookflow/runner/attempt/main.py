@@ -23,11 +23,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from hookflow.events.now import DUMP
+from hookflow.events.now import STACK_DUMP_SIGNAL
 from hookflow.events.run_lock import inherit
 from hookflow.events.rundir import RunDir
-from hookflow.runner.attempt.session import RunSession, unfinished
-from hookflow.runner.distributed.failures import agree_on_failure, is_peer_lost
+from hookflow.runner.attempt.session import RunSession, find_unfinished_threads
+from hookflow.runner.distributed.failures import choose_common_failure, is_peer_lost
 from hookflow.runner.distributed.rendezvous import of_environment
 from hookflow.runner.process.launch import hold
 from hookflow.runner.process.open_files import close_open_files, flush_open_files
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from hookflow.runner.attempt.attempt import TrainingAttempt
     from hookflow.runner.logging.recorder import EventRecorder
 
-OBJECTS = 5000
+BUILD_GC_THRESHOLD = 5000
 """New objects after which Python collects garbage while a run is built; 700 else."""
 
 
 @contextmanager
-def seldom_collected() -> Iterator[Callable[[], None]]:
+def collect_seldom() -> Iterator[Callable[[], None]]:
     """Let Python collect garbage seldom; once the yielded function is called, among newer objects as usual."""
     usual = gc.get_threshold()
-    gc.set_threshold(OBJECTS, *usual[1:])
+    gc.set_threshold(BUILD_GC_THRESHOLD, *usual[1:])
 
     def collect() -> None:
         gc.freeze()
@@ -61,7 +61,7 @@ def seldom_collected() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def collected_between() -> Iterator[Callable[[], object]]:
+def collect_between() -> Iterator[Callable[[], object]]:
     """Yield a function that collects garbage among objects that are newer than this call."""
     gc.freeze()
     try:
@@ -76,10 +76,10 @@ def collect_garbage() -> None:
     gc.collect()
 
 
-PERIOD = 0.5
+PARENT_CHECK_SECONDS = 0.5
 """Seconds between the checks of the parent."""
 
-START = 10.0
+STARTUP_GRACE_SECONDS = 10.0
 """Seconds that a rank has to end before its training has begun: it may wait in C++ for ranks that never come."""
 
 
@@ -89,10 +89,10 @@ def watch_parent(signals: SignalCollector, launcher: int | None) -> None:
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(PERIOD)
+            time.sleep(PARENT_CHECK_SECONDS)
         began = signals.graceful
         signals.terminate(f"the launcher (process {parent}) is gone")
-        time.sleep(START)
+        time.sleep(STARTUP_GRACE_SECONDS)
         if not began:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -138,8 +138,8 @@ def train(
         if agent or several:
             hold(run_dir)
             watch_parent(signals, launcher)
-        with seldom_collected() as collect, session.recording_warnings():
-            attempt = imported()
+        with collect_seldom() as collect, session.record_warnings():
+            attempt = import_trainer()
             built = True
             make = partial(attempt, run_dir, recorder, signals, ranks, allow_changed_hooks=allow_changed_hooks)
             stop = _execute(make, recorder, signals, collect, resume=resume)
@@ -147,9 +147,9 @@ def train(
         signals.ignored = True  # set here and not by a call: at a call another signal might raise
         raised = error
         lost = built and several and is_peer_lost(raised)
-        stop = own = session.reason_of(raised, lost=lost)
+        stop = own = session.find_stop_reason(raised, lost=lost)
         if built and several:
-            stop = agree_on_failure(ranks, own, lost=lost)
+            stop = choose_common_failure(ranks, own, lost=lost)
             lost = lost and stop is own
     goes_on = (agent and lost) or bool(restarts_left and stop.exit == 1)
     session.close(stop, lost=lost, goes_on=goes_on)
@@ -187,10 +187,10 @@ def _execute(
             resume = True
             back_to = rewind.path
             signals.state = RunState()
-            recorder.unwatch()
+            recorder.detach_attempt()
 
 
-GRACE = 5.0
+EXIT_GRACE_SECONDS = 5.0
 """Seconds that a process waits for them once it is done, and again for its exit handlers."""
 
 
@@ -210,9 +210,10 @@ def leave(code: int, *, several: bool) -> None:
     `prepare_exit` was called at the start of the process: what hooks have left open is written on each way out.
 
     A thread of a process group may still hold a tensor: one that is released while the interpreter goes down aborts
-    the process, so the interpreter of a rank is not taken down. Threads that hooks have left running get GRACE seconds.
+    the process, so the interpreter of a rank is not taken down. Threads that hooks have left running get
+    EXIT_GRACE_SECONDS.
     """
-    if not unfinished():
+    if not find_unfinished_threads():
         if several:
             _tidy_up()
             os._exit(code)
@@ -222,7 +223,7 @@ def leave(code: int, *, several: bool) -> None:
 
 
 def _exit_in_time(code: int) -> None:
-    """Start threads that end this process with `code` GRACE seconds from now, unless it is ending by itself then.
+    """Start threads that end this process with `code` EXIT_GRACE_SECONDS from now, unless it is ending by itself then.
 
     Exit handlers get as many seconds again. Both threads start here: Python 3.12 and newer start none at the exit.
     """
@@ -237,10 +238,10 @@ def _exit_in_time(code: int) -> None:
         tidy.set()
 
     def exit_if_overdue() -> None:
-        if exiting.wait(GRACE):
+        if exiting.wait(EXIT_GRACE_SECONDS):
             return
         overdue.set()
-        tidy.wait(GRACE)
+        tidy.wait(EXIT_GRACE_SECONDS)
         os._exit(code)
 
     for function in (tidy_up_if_overdue, exit_if_overdue):
@@ -254,7 +255,7 @@ def _tidy_up() -> None:
             stream.flush()
 
 
-def imported() -> "type[TrainingAttempt]":
+def import_trainer() -> "type[TrainingAttempt]":
     """Import what trains, and forget the sources that torch's import leaves in Python's cache of lines: 3 MB."""
     import torch
 
@@ -266,13 +267,13 @@ def imported() -> "type[TrainingAttempt]":
     return TrainingAttempt
 
 
-def stand_by(descriptor: int) -> list[str]:
+def wait_for_run(descriptor: int) -> list[str]:
     """Import torch, wait for a run, and return the arguments of its training; this is the process of a `Standby`.
 
     The process leaves where its parent ends without sending a run. Until then its output is in a temporary file.
     """
     with suppress(Exception):  # raised again and reported where the training imports it
-        imported()
+        import_trainer()
 
     with socket.socket(fileno=descriptor) as parent:
         message, descriptors, *_ = socket.recv_fds(parent, 1 << 20, 3)
@@ -303,7 +304,7 @@ def main() -> None:
     """`python -m hookflow.runner RUN_DIR …`: what `hookflow run` starts, itself or by an agent that starts ranks."""
     prepare_process()
     standby = re.fullmatch(r"--standby=(\d+)", sys.argv[-1])
-    execute(stand_by(int(standby[1])) if standby else sys.argv[1:])
+    execute(wait_for_run(int(standby[1])) if standby else sys.argv[1:])
 
 
 def execute(arguments: Sequence[str]) -> NoReturn:
@@ -318,7 +319,7 @@ def execute(arguments: Sequence[str]) -> NoReturn:
     parser.add_argument("--locks", type=inherit, default=argparse.SUPPRESS)
     provided = vars(parser.parse_args(arguments))
     provided.pop("locks", None)
-    faulthandler.register(DUMP, file=2, all_threads=False)
+    faulthandler.register(STACK_DUMP_SIGNAL, file=2, all_threads=False)
     code = train(**provided)
     drop_unprinted()
     leave(code, several=of_environment().world > 1)

@@ -17,23 +17,23 @@ from typing import Any
 from hookflow.errors import UserError
 from hookflow.events.records import Level
 from hookflow.events.rundir import RunDir, short
-from hookflow.runner.distributed.failures import explain_loss, is_timeout
+from hookflow.runner.distributed.failures import describe_peer_loss, is_timeout
 from hookflow.runner.distributed.rendezvous import RankLayout
 from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.process.signals import SignalCollector, StopReason
 from hookflow.runner.process.state import RunState
 from hookflow.text import print_error
-from hookflow.user_code import explained
+from hookflow.user_code import describe_error
 
-RECORDED = 1000
+MAX_RECORDED_WARNINGS = 1000
 """Python's warnings that an attempt records; all are printed."""
 
-SETTLE = 1.0
+THREAD_SETTLE_SECONDS = 1.0
 """Seconds for threads to end by themselves before a warning."""
 
 
-def unfinished(before: Collection[threading.Thread] = ()) -> list[threading.Thread]:
-    """Return the threads that the process would wait for, without those of `before`, after SETTLE seconds.
+def find_unfinished_threads(before: Collection[threading.Thread] = ()) -> list[threading.Thread]:
+    """Return the threads that the process would wait for, without those of `before`, after THREAD_SETTLE_SECONDS.
 
     Idle threads of an executor (concurrent.futures) are none: the interpreter ends them.
     """
@@ -46,7 +46,7 @@ def unfinished(before: Collection[threading.Thread] = ()) -> list[threading.Thre
         is_idle = code is not None and (code.co_filename, code.co_name) == (executors.__file__, "_worker")
         return thread.is_alive() and not is_idle
 
-    until = time.monotonic() + SETTLE
+    until = time.monotonic() + THREAD_SETTLE_SECONDS
     known = {*before, threading.main_thread(), threading.current_thread()}
     others = [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]
     while (left := [*filter(is_busy, others)]) and time.monotonic() < until:
@@ -72,7 +72,7 @@ class RunSession:
         self.recorder = EventRecorder(run_dir, self.signals.command, ranks, prints_failure=prints_failure, held=held)
         self.recorder.start()
 
-    def reason_of(self, error: BaseException, *, lost: bool) -> StopReason:
+    def find_stop_reason(self, error: BaseException, *, lost: bool) -> StopReason:
         """Return how a run ends that raised, and record the failure, unless another rank was `lost`."""
         recorder = self.recorder
         signals = self.signals
@@ -85,10 +85,10 @@ class RunSession:
             )
         if lost and signals.stop is not None:  # the others have left by the same signals
             return StopReason(
-                f"{signals.stop.reason}; {explain_loss(error)}", "interrupted", signals.stop.exit, save=False
+                f"{signals.stop.reason}; {describe_peer_loss(error)}", "interrupted", signals.stop.exit, save=False
             )
         if lost:
-            return StopReason(explain_loss(error), "failed", 1, save=False)
+            return StopReason(describe_peer_loss(error), "failed", 1, save=False)
         first = error.__context__ if error.__suppress_context__ else error  # raised from None: the same in other words
         if recorder.reported is None or not (recorder.reported is error or recorder.reported is first):
             recorder.failure(error)
@@ -98,7 +98,7 @@ class RunSession:
         return StopReason(summary or f"{type(error).__name__}: {error}", "failed", 1, save=False)
 
     @contextmanager
-    def recording_warnings(self) -> Iterator[None]:
+    def record_warnings(self) -> Iterator[None]:
         """Record the texts of Python's `warnings` and `logging`, each once; they are printed as before.
 
         A handler of `logging` would turn `logging.basicConfig` of the user's code into a no-op.
@@ -108,7 +108,7 @@ class RunSession:
         make = logging.getLogRecordFactory()
 
         def record(text: str, level: Level, source: str) -> None:
-            if text not in seen and len(seen) < RECORDED:
+            if text not in seen and len(seen) < MAX_RECORDED_WARNINGS:
                 seen.add(text)
                 self.recorder.say(text, level, source)
 
@@ -125,7 +125,7 @@ class RunSession:
                 with suppress(Exception):  # arguments that do not fit the message, which `logging` itself reports
                     raised = []
                     if made.exc_info and made.exc_info[1]:
-                        raised = [*explained(made.exc_info[1])]
+                        raised = [*describe_error(made.exc_info[1])]
                     level: Level = "error" if made.levelno >= logging.ERROR else "warn"
                     record(", ".join([made.getMessage(), *raised]), level, f"logging.{made.name}")
             return made
@@ -145,7 +145,7 @@ class RunSession:
 
         Threads that the user's code has left running are named first.
         """
-        for thread in unfinished(self._threads):
+        for thread in find_unfinished_threads(self._threads):
             text = f'the thread "{thread.name}" is still running: end it in after_run, or make it a daemon thread'
             self.recorder.say(text, "warn")
             print_error(f"hookflow: {text}")

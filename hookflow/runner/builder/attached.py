@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded
-from hookflow.pipeline.use import forget_files
+from hookflow.pipeline.use import clear_imported_files
 from hookflow.pipeline.values import Interval
 from hookflow.runner.builder.build import ComponentBuilder
 from hookflow.runner.builder.components import RunComponents, find_writers
@@ -41,7 +41,7 @@ def build_attached(
     Raises UserError with the place in the pipeline when something cannot be made.
     """
     builder = ComponentBuilder(loaded, base.absolute(), say, (), objects.ranks, fresh=True)
-    forget_files()
+    clear_imported_files()
     builder.find_hooks(plan)
     makers = find_writers(loaded, builder.base)
     models = dict(objects.models)

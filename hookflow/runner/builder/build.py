@@ -13,21 +13,21 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from hookflow.errors import Locate, Problem, UserError, Where, by_place, nearest_or_all
+from hookflow.errors import Locate, Problem, UserError, Where, make_place_key, nearest_or_all
 from hookflow.graph.plan import Binding, Plan, PlannedHook
-from hookflow.hooks.arguments import OFFERED_TO_DATA, as_annotated, cannot_take, parameters_of
+from hookflow.hooks.arguments import OFFERED_TO_DATA, as_annotated, find_call_problem, parameters_of
 from hookflow.hooks.capabilities import ExportedWeights, HookCapabilities
 from hookflow.hooks.checkpoint_files import state_key
 from hookflow.hooks.registry import is_built_in
 from hookflow.hooks.spec import HookSpec, find_specs
-from hookflow.hooks.tensors import give_buffers_own_memory
-from hookflow.pipeline.components import SPLITS
-from hookflow.pipeline.load import Loaded, key_of, share_parameters, trained_by
+from hookflow.hooks.tensors import copy_expanded_buffers
+from hookflow.pipeline.components import DATA_SPLITS
+from hookflow.pipeline.load import Loaded, find_trained_model, key_of, share_parameters
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.pipeline.use import FOLDER, forget_files
-from hookflow.runner.builder.components import PARALLELIZE, Maker, RunComponents, find_makers
+from hookflow.pipeline.use import PIPELINE_FOLDER, clear_imported_files
+from hookflow.runner.builder.components import PARALLELIZE_KEY, Maker, RunComponents, find_makers
 from hookflow.runner.data.batches import DataContext, is_for_training
-from hookflow.runner.data.lengths import each_source
+from hookflow.runner.data.lengths import iter_sources
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.mixed import MixedSource, context_of_set, mix_order
 from hookflow.runner.data.source import Source, as_source, limit
@@ -35,18 +35,18 @@ from hookflow.runner.data.workers import leave_garbage_to_this_process
 from hookflow.runner.device.precision import PARAM_DTYPES, choose_precision
 from hookflow.runner.device.random_state import RNGStream, derive_seed, seed_everything
 from hookflow.runner.distributed.parallel import OF_DDP, DDPAtStepStrategy, DDPStrategy, ParallelStrategy
-from hookflow.runner.distributed.rendezvous import SINGLE_RANK, RankLayout, device_of, ranks_of_data
+from hookflow.runner.distributed.rendezvous import SINGLE_RANK, RankLayout, compute_data_layout, device_of
 from hookflow.runner.model.selectors import (
     Picked,
+    assign_parameters,
+    find_parameter_problems,
+    find_unmatched_units,
     param_groups,
     pick,
     scale_groups,
-    shares,
-    unmatched_units,
-    wrong_parameters,
 )
-from hookflow.runner.model.task import FunctionTask, steps_itself, wrong_task
-from hookflow.user_code import explained
+from hookflow.runner.model.task import FunctionTask, find_task_problem, steps_itself
+from hookflow.user_code import describe_error
 from hookflow.writers import Writer, as_writer
 
 Made = TypeVar("Made")
@@ -73,9 +73,9 @@ def build(
     unused: set[str] = set()
     if splits is None:
         if loaded.pipeline.run.test:
-            splits = SPLITS
+            splits = DATA_SPLITS
         else:
-            splits = SPLITS[:2]
+            splits = DATA_SPLITS[:2]
         unused = {*loaded.pipeline.val_intervals} - {*loaded.pipeline.validated_sets}
     return ComponentBuilder(loaded, base.absolute(), say, splits, ranks, fresh, unused).parts(plan)
 
@@ -103,7 +103,7 @@ class ComponentBuilder:
     def parts(self, plan: Plan) -> RunComponents:
         section = self.pipeline.run
         leave_garbage_to_this_process()
-        forget_files()
+        clear_imported_files()
         self.find_hooks(plan)
         makers = find_makers(self.loaded, self.base, self.splits)
         device = device_of(section.device, self.ranks, self.pipeline.distributed.backend, self.places.of)
@@ -111,17 +111,17 @@ class ComponentBuilder:
             torch.cuda.set_device(device)  # what users put on "cuda", and what is pinned, is for the same one
         if section.compile:
             check_compiler(device, self.places.of("run.compile"))
-        data_ranks = ranks_of_data(self.pipeline.distributed, self.ranks, self.places.of)
+        data_ranks = compute_data_layout(self.pipeline.distributed, self.ranks, self.places.of)
         rank = data_ranks.rank
         world = data_ranks.world
         context = DataContext(section.seed, device, section.channels_last, self.say, rank, world)
-        loaders = self._loaders(context)
+        loaders = self._make_loaders(context)
         seed_everything(section.seed)
         models = {name: self._model(makers, name, device) for name in self.pipeline.models}
         network = nn.ModuleDict(models) if isinstance(self.pipeline.model, dict) else models["model"]
-        trained = {name: trained_by(self.pipeline, name) for name in self.pipeline.optimizers}
+        trained = {name: find_trained_model(self.pipeline, name) for name in self.pipeline.optimizers}
         trains = {name: network if of is None else models[of] for name, of in trained.items()}
-        task = self._task(makers["task"])
+        task = self._make_task(makers["task"])
         precision = choose_precision(section.precision, device, self.say)
         strategy = choose_strategy(
             self.pipeline.distributed,
@@ -129,13 +129,13 @@ class ComponentBuilder:
             precision,
             self.places.of,
             self.say,
-            makers.get(PARALLELIZE),
+            makers.get(PARALLELIZE_KEY),
             own_steps=steps_itself(task),
         )
         strategy.parallelize(network, [*models.values()], device, self.places.of)  # FSDP replaces the parameters
         for name, model in models.items():
             self._load_weights(name, model)
-        groups, picked = self._fitting(network, trains, plan)
+        groups, picked = self._match_parameters(network, trains, plan)
         closures = steps_itself(task) or bool(plan.at("optimizer_step_pre"))
         optimizers = {name: self._optimizer(makers, name, groups[name], closures) for name in trains}
         hooks = self.make_hooks(plan)
@@ -161,13 +161,13 @@ class ComponentBuilder:
             place=self.places.of,
             data=self._data(makers, loaders, context),  # last: it may take long, and all else can be wrong in no time
         )
-        lengths = {split: len(source) for split, source in each_source(parts.data)}
+        lengths = {split: len(source) for split, source in iter_sources(parts.data)}
         strategy.check_lengths(lengths, self.places.of)
         if data_ranks.rank:  # all have built the same; what the training draws differs between shares of a batch
             seed_everything(derive_seed(section.seed, RNGStream.RANK, data_ranks.rank))
         return parts
 
-    def _loaders(self, context: DataContext) -> dict[str, LoaderParts]:
+    def _make_loaders(self, context: DataContext) -> dict[str, LoaderParts]:
         result: dict[str, LoaderParts] = {}
         problems: list[Problem] = []
         for split, source in self.pipeline.data.sources().items():
@@ -192,7 +192,7 @@ class ComponentBuilder:
             except UserError as error:
                 problems += error.problems
         if problems:
-            raise UserError(sorted(problems, key=by_place))
+            raise UserError(sorted(problems, key=make_place_key))
         return result
 
     def _data(
@@ -207,7 +207,7 @@ class ComponentBuilder:
                 continue
             make = makers.get(f"data.{split}")
             if make:
-                takes = _taken(make, offers)
+                takes = _select_taken(make, offers)
                 made = self._call(make, takes | source.args, f"data.{split}")
                 where = self.places.of(f"data.{split}.use")
                 shards_itself = {"rank", "world"} <= takes.keys()
@@ -224,7 +224,7 @@ class ComponentBuilder:
                 else:
                     result[split] = made_source
         if train_sets:
-            result = {"train": self._mixed(train_sets), **result}
+            result = {"train": self._make_mixed_source(train_sets), **result}
         return limit(result, self.pipeline, self.say)
 
     def _context_of(self, split: str, context: DataContext) -> DataContext:
@@ -233,7 +233,7 @@ class ComponentBuilder:
             return context_of_set(context, split.removeprefix(TRAIN_SET))
         return context
 
-    def _mixed(self, sets: Mapping[str, Source]) -> MixedSource:
+    def _make_mixed_source(self, sets: Mapping[str, Source]) -> MixedSource:
         """Return the source of all training sets."""
         data = self.pipeline.data
         order = mix_order(data.mix_order or "turns", data.shares, self.pipeline.run.seed)
@@ -263,7 +263,7 @@ class ComponentBuilder:
         dtype = PARAM_DTYPES.get(self.pipeline.run.precision)
         where = None if sharded else device  # which has no room for the whole model
         model: nn.Module = made.to(device=where, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
-        give_buffers_own_memory(model)
+        copy_expanded_buffers(model)
         return model
 
     def _load_weights(self, name: str, model: nn.Module) -> None:
@@ -288,7 +288,7 @@ class ComponentBuilder:
             if self.fresh:
                 self.weights |= {name: loaded}
 
-    def _fitting(
+    def _match_parameters(
         self, network: nn.Module, trains: Mapping[str, nn.Module], plan: Plan
     ) -> tuple[dict[str, list[dict[str, Any]]], Picked]:
         """Return parameter groups by optimizer, and picked modules. Raises UserError with all that matches nothing."""
@@ -296,13 +296,13 @@ class ComponentBuilder:
         problems: list[Problem] = []
         share: dict[str, set[nn.Parameter]] = {}
         if share_parameters(self.pipeline):
-            share, problems = shares(self.pipeline.optimizers, trains, network, self.places.of)
+            share, problems = assign_parameters(self.pipeline.optimizers, trains, network, self.places.of)
         for name, model in trains.items():
             groups[name], wrong = param_groups(
-                self.pipeline.optimizers[name].groups, model, self._place_in_groups(name), share.get(name)
+                self.pipeline.optimizers[name].groups, model, self._make_group_locator(name), share.get(name)
             )
             problems += wrong
-        problems += unmatched_units(self.pipeline.distributed, network, self.places.of)
+        problems += find_unmatched_units(self.pipeline.distributed, network, self.places.of)
         return groups, self.pick_modules(network, plan, problems)
 
     def find_hooks(self, plan: Plan) -> None:
@@ -323,7 +323,7 @@ class ComponentBuilder:
             return {}
         factories: dict[str, Callable[[Mapping[str, Any]], Writer]] = {}
         for name in self.pipeline.writers:
-            factories[name] = partial(self._writer, name, makers[f"writers.{name}"])
+            factories[name] = partial(self._make_writer, name, makers[f"writers.{name}"])
         return factories
 
     def pick_modules(self, network: nn.Module, plan: Plan, problems: Sequence[Problem] = ()) -> Picked:
@@ -331,15 +331,15 @@ class ComponentBuilder:
 
         Raises UserError with the `problems` that are known already, and with all that matches nothing.
         """
-        picked, wrong = pick(plan, network, partial(self._place_in_hook, "modules"))
+        picked, wrong = pick(plan, network, partial(self._find_place_in_hook, "modules"))
         every = [*problems, *wrong]
-        every += wrong_parameters(plan, network, partial(self._place_in_hook, "parameters"))
-        every += self._wrong_exports(plan)
+        every += find_parameter_problems(plan, network, partial(self._find_place_in_hook, "parameters"))
+        every += self._find_export_problems(plan)
         if every:
-            raise UserError(sorted(every, key=by_place))
+            raise UserError(sorted(every, key=make_place_key))
         return picked
 
-    def _wrong_exports(self, plan: Plan) -> Iterator[Problem]:
+    def _find_export_problems(self, plan: Plan) -> Iterator[Problem]:
         """Yield a problem for each export of weights that no checkpoint has, or of a checkpoint that no hook saves.
 
         A hook may add weights unnamed, and one that is not built in may save any checkpoint, unless it declares them.
@@ -355,10 +355,12 @@ class ComponentBuilder:
             elif not is_built_in(spec.make):
                 may_save_any = True
         if not may_save_any:
-            yield from self._exports_not_saved(exports, saved)
-        yield from self._exports_without_weights(exports, plan)
+            yield from self._find_exports_not_saved(exports, saved)
+        yield from self._find_exports_without_weights(exports, plan)
 
-    def _exports_not_saved(self, exports: Mapping[str, ExportedWeights], saved: Sequence[str]) -> Iterator[Problem]:
+    def _find_exports_not_saved(
+        self, exports: Mapping[str, ExportedWeights], saved: Sequence[str]
+    ) -> Iterator[Problem]:
         """Yield each export, by its hook, of a checkpoint that is not among those that are `saved`."""
         for name, exported in exports.items():
             wanted = exported.checkpoint
@@ -367,7 +369,7 @@ class ComponentBuilder:
                 place = self.places.of(f"hooks.{name}.args.checkpoint")
                 yield Problem(message, place, nearest_or_all(wanted, saved))
 
-    def _exports_without_weights(self, exports: Mapping[str, ExportedWeights], plan: Plan) -> Iterator[Problem]:
+    def _find_exports_without_weights(self, exports: Mapping[str, ExportedWeights], plan: Plan) -> Iterator[Problem]:
         """Yield each export, by its hook, of weights that no model has and no hook adds to a checkpoint."""
         adding = plan.at("before_save_checkpoint")
         named = {slot.removeprefix("checkpoint.") for binding in adding for slot in binding.writes}
@@ -381,7 +383,7 @@ class ComponentBuilder:
                 hint = nearest_or_all(weights, sorted(there))
                 yield Problem(message, self.places.of(f"hooks.{name}.args.weights"), hint)
 
-    def _place_in_hook(self, key: Literal["modules", "parameters"], binding: Binding, entry: str) -> Where:
+    def _find_place_in_hook(self, key: Literal["modules", "parameters"], binding: Binding, entry: str) -> Where:
         """Return where an entry of a key is written: beside its point, for the whole hook, or in the hook's class.
 
         Without an entry it is the place of the hook.
@@ -401,7 +403,7 @@ class ComponentBuilder:
             return self.places.of(f"{place}.{key}.{stated.index(entry)}")
         return self.places.of(f"{place}.use")
 
-    def _task(self, make: Maker) -> Any:
+    def _make_task(self, make: Maker) -> Any:
         """Return the task: what a class makes; a plain function is the step itself."""
         args = self.pipeline.task.args
         if isinstance(make, type):
@@ -416,7 +418,7 @@ class ComponentBuilder:
             sets = []
         else:
             sets = [*data.train_sets]
-        fault = wrong_task(task, bool(self.pipeline.validated_sets) or data.test is not None, sets)
+        fault = find_task_problem(task, bool(self.pipeline.validated_sets) or data.test is not None, sets)
         if fault:
             raise UserError(Problem(fault[0], self.places.of("task.use"), fault[1]))
         return task
@@ -434,16 +436,16 @@ class ComponentBuilder:
         key = key_of("optimizer", name)
         made = self._call(makers[key], {"params": groups} | self.pipeline.optimizers[name].args, key)
         optimizer = self._checked(key, made, torch.optim.Optimizer)
-        if not closures and cannot_take(optimizer.step):
+        if not closures and find_call_problem(optimizer.step):
             message = (
                 f"the step of {type(optimizer).__name__} needs a closure, and the task does not take the step itself"
             )
             hint = "docs/how-to/recipes/lbfgs.md has such a task"
             raise UserError(Problem(message, self.places.of(f"{key}.use"), hint))
-        scale_groups(optimizer, self.pipeline.optimizers[name].groups, self._place_in_groups(name))
+        scale_groups(optimizer, self.pipeline.optimizers[name].groups, self._make_group_locator(name))
         return optimizer
 
-    def _place_in_groups(self, optimizer: str) -> Callable[[str], Where]:
+    def _make_group_locator(self, optimizer: str) -> Callable[[str], Where]:
         return lambda key: self.places.of(f"{key_of('optimizer', optimizer)}.groups.{key}")
 
     def _hook(self, planned: PlannedHook, plan: Plan) -> Any:
@@ -459,25 +461,25 @@ class ComponentBuilder:
             if isinstance(provided, Mapping):
                 return partial(result, **provided)
             return partial(result, *provided)
-        before = FOLDER.set(self.base)
+        before = PIPELINE_FOLDER.set(self.base)
         try:
             hook = self._call(result, as_annotated(result, args), f"hooks.{planned.name}")
         except UserError as error:
             error.at(self.places.of(f"hooks.{planned.name}.args"))
             raise
         finally:
-            FOLDER.reset(before)
+            PIPELINE_FOLDER.reset(before)
         if not getattr(hook, "name", ""):  # one that it has given itself is its own
             with suppress(AttributeError):  # its __slots__ have no room for one
                 hook.name = planned.name
         return hook
 
-    def _writer(self, name: str, make: Maker, offers: Mapping[str, Any]) -> Writer:
+    def _make_writer(self, name: str, make: Maker, offers: Mapping[str, Any]) -> Writer:
         key = f"writers.{name}"
         args = self.pipeline.writers[name].args
         provided = as_annotated(make, args)
         assert isinstance(provided, Mapping)
-        made = self._call(make, {**_taken(make, offers), **provided}, key)
+        made = self._call(make, {**_select_taken(make, offers), **provided}, key)
         try:
             return as_writer(made)
         except TypeError as error:
@@ -490,11 +492,11 @@ class ComponentBuilder:
                 return make(**args)
             return make(*args)
         except (ValueError, TypeError) as error:
-            hint = "\n    ".join(explained(error)[1:])
+            hint = "\n    ".join(describe_error(error)[1:])
             raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.args"), hint)) from error
 
 
-def _taken(make: Maker, offers: Mapping[str, Any]) -> dict[str, Any]:
+def _select_taken(make: Maker, offers: Mapping[str, Any]) -> dict[str, Any]:
     takes = {p.name for p in parameters_of(make)}
     return {name: value for name, value in offers.items() if name in takes}
 
@@ -542,7 +544,7 @@ def choose_strategy(
     return DDPStrategy(section)
 
 
-COMPILERS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}
+COMPILER_TOOLS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}
 """The build tools of PyTorch's compilers, on CUDA and elsewhere: language, variable that names one, usual names."""
 
 
@@ -551,7 +553,7 @@ def check_compiler(device: torch.device, where: Where) -> None:
     without = "take run.compile out"
     if device.type == "cuda" and find_spec("triton") is None:
         raise UserError(Problem("run.compile needs Triton on CUDA, which is not installed", where, without))
-    language, variable, known = COMPILERS["c" if device.type == "cuda" else "c++"]
+    language, variable, known = COMPILER_TOOLS["c" if device.type == "cuda" else "c++"]
     if not any(shutil.which(name) for name in (os.environ.get(variable, ""), *known)):
         message = f"run.compile needs a {language} compiler, and there is none here"
         raise UserError(Problem(message, where, f"install {known[0]} (or name one in {variable}), or {without}"))

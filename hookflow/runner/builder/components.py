@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookflow.errors import Problem, UserError, Where, by_place
+from hookflow.errors import Problem, UserError, Where, make_place_key
 from hookflow.events.records import Layer
-from hookflow.hooks.arguments import wrong_component
+from hookflow.hooks.arguments import find_component_problems
 from hookflow.hooks.capabilities import HookCapabilities, SavedCheckpoints
 from hookflow.hooks.tensors import matching, named_parameters
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 from hookflow.pipeline.attached import no_loop
 from hookflow.pipeline.by_epoch import ByEpoch, EpochLengths, batches_by_epoch, first_epochs
-from hookflow.pipeline.load import Loaded, components, wrong_parts
+from hookflow.pipeline.load import Loaded, find_part_problems, list_components
 from hookflow.pipeline.registry import missing_extra, registry_of
 from hookflow.pipeline.schema import RunSection
-from hookflow.pipeline.use import refer
+from hookflow.pipeline.use import resolve_use
 from hookflow.pipeline.values import Interval
 from hookflow.runner.data.batches import batch_size_in
 from hookflow.runner.data.source import LimitedSource
@@ -30,7 +30,7 @@ from hookflow.writers import Writer
 
 Maker = Callable[..., Any]
 
-PARALLELIZE = "distributed.parallelize"
+PARALLELIZE_KEY = "distributed.parallelize"
 """The key of the function that splits the layers of a model."""
 
 
@@ -41,24 +41,24 @@ def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, 
     """
     if loaded.is_attached:
         raise UserError(no_loop(loaded.places.of("run")))
-    public = components(loaded.public, splits)
+    public = list_components(loaded.public, splits)
     makers: dict[str, Maker] = {}
-    problems = list(wrong_parts(loaded))
-    for key, part in components(loaded.pipeline, splits).items():
+    problems = list(find_part_problems(loaded))
+    for key, part in list_components(loaded.pipeline, splits).items():
         try:
             makers[key] = _find_maker(loaded, key, part.use, base)
         except UserError as error:
             problems += error.problems
         else:
-            problems += wrong_component(makers[key], part, public[key], key, loaded.places.of)
+            problems += find_component_problems(makers[key], part, public[key], key, loaded.places.of)
     plan = loaded.pipeline.distributed.parallelize
     if plan:
         try:
-            makers[PARALLELIZE] = refer(plan, base, loaded.places.of(PARALLELIZE))
+            makers[PARALLELIZE_KEY] = resolve_use(plan, base, loaded.places.of(PARALLELIZE_KEY))
         except UserError as error:
             problems += error.problems
     if problems:
-        raise UserError(sorted(problems, key=by_place))
+        raise UserError(sorted(problems, key=make_place_key))
     return makers
 
 
@@ -72,7 +72,7 @@ def _find_maker(loaded: Loaded, key: str, use: str, base: Path) -> Maker:
     if registry:
         find: Callable[..., Maker] = registry.find
     else:
-        find = refer
+        find = resolve_use
     return find(use, base, where)
 
 
@@ -88,9 +88,9 @@ def find_writers(loaded: Loaded, base: Path) -> dict[str, Maker]:
         except UserError as error:
             problems += error.problems
         else:
-            problems += wrong_component(makers[key], part, loaded.public.writers[name], key, places.of)
+            problems += find_component_problems(makers[key], part, loaded.public.writers[name], key, places.of)
     if problems:
-        raise UserError(sorted(problems, key=by_place))
+        raise UserError(sorted(problems, key=make_place_key))
     return makers
 
 
@@ -183,7 +183,7 @@ class RunComponents:
             return ""
         if self.examples_by_epoch.changes:
             first, *later = self.examples_by_epoch.stages
-            changes = [f"{examples:,} after {counted(epoch, 'epoch')}" for epoch, examples in later]
+            changes = [f"{examples:,} after {format_count(epoch, 'epoch')}" for epoch, examples in later]
             return f"examples of an optimizer step: {', '.join([f'{first[1]:,}', *changes])}"
         step = info["batch_size"] * accumulate
         factors = f" × accumulate {accumulate} = {step:,}" * (accumulate > 1)
@@ -215,7 +215,7 @@ class RunComponents:
         return ByEpoch.constant(0)
 
 
-def layers(model: nn.Module, frozen: Sequence[str] = ()) -> Iterator[Layer]:
+def iter_layers(model: nn.Module, frozen: Sequence[str] = ()) -> Iterator[Layer]:
     """Yield the layers of a network in its order. Parameters that the globs of `frozen` match do not train."""
     seen = set[nn.Parameter]()
     held = {*matching(named_parameters(model), frozen).values()}

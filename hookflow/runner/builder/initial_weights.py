@@ -16,7 +16,7 @@ from torch import nn
 from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.events.initial_weights import WeightsSource
 from hookflow.events.rundir import short
-from hookflow.hooks.checkpoint_files import METADATA, not_averages, read_tensors, read_weights, state_key
+from hookflow.hooks.checkpoint_files import METADATA_FILE, not_averages, read_tensors, read_weights, state_key
 from hookflow.pipeline.components import WeightsSection
 from hookflow.pipeline.layers import nearest_sibling
 from hookflow.pipeline.load import Loaded, key_of
@@ -26,10 +26,10 @@ from hookflow.runner.distributed.parallel import load_model
 ENTRIES = ("state_dict", "model_state_dict", "model")
 """Names of the checkpoint entry that holds the `state_dict` of the model, in training scripts and Lightning."""
 
-WRAPPERS = ("module.", "_orig_mod.", "model.", "net.")
+WRAPPER_PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
 """Prefixes that DDP, `torch.compile` and a LightningModule add to the names of a network."""
 
-FEW = 3
+MAX_REPORTED_NAMES = 3
 """The number of names reported of a kind."""
 
 
@@ -43,12 +43,12 @@ class WeightMisfits(NamedTuple):
     def __str__(self) -> str:
         parts = []
         if self.missing:
-            parts.append(f"missing: {len(self.missing)} ({_few(self.missing)})")
+            parts.append(f"missing: {len(self.missing)} ({_format_first_few(self.missing)})")
         if self.unexpected:
-            parts.append(f"unexpected: {len(self.unexpected)} ({_few(self.unexpected)})")
+            parts.append(f"unexpected: {len(self.unexpected)} ({_format_first_few(self.unexpected)})")
         if self.reshaped:
             shapes = [f"{name} {theirs} instead of {ours}" for name, (theirs, ours) in self.reshaped.items()]
-            parts.append(f"of another shape: {len(shapes)} ({_few(shapes)})")
+            parts.append(f"of another shape: {len(shapes)} ({_format_first_few(shapes)})")
         return "; ".join(parts)
 
 
@@ -85,10 +85,10 @@ class WeightsMatch:
             parts.append(f"without the prefix {''.join(self.prefixes)}")
         left = sorted(self.excluded - set(model))
         if left:
-            parts.append(f"left: {len(left)} ({_few(left)})")
+            parts.append(f"left: {len(left)} ({_format_first_few(left)})")
         new = sorted(self.excluded & set(model))
         if new:
-            parts.append(f"excluded: {len(new)} ({_few(new)})")
+            parts.append(f"excluded: {len(new)} ({_format_first_few(new)})")
         if self.problems:
             parts.append(str(self.fit))
         if source.note:
@@ -116,7 +116,7 @@ def load_weights(
         check_unchanged(recorded, place("use"))
     model_weights = model.state_dict()
     match = match_weights(section, source, model_weights, place)
-    where = place_of(section, place)
+    where = find_weights_place(section, place)
     if section.strict and match.problems:
         raise UserError(match.problems)
     if not match.loaded:
@@ -136,7 +136,7 @@ def load_weights(
     return match.given
 
 
-def place_of(section: WeightsSection, place: Callable[[str], Where]) -> Where:
+def find_weights_place(section: WeightsSection, place: Callable[[str], Where]) -> Where:
     """Return where the pipeline says which weights they are."""
     return place("use" if section.file is None else "file")
 
@@ -149,13 +149,13 @@ def find_file(
     recorded: WeightsSource | None,
 ) -> WeightsFile:
     """Return where the weights of a section are. Raises UserError where there is no such file."""
-    where = place_of(section, place)
+    where = find_weights_place(section, place)
     if section.file is None:
         if recorded is None:
             raise UserError(Problem(f'"{section.use}" was not looked up when the run was started', where))
         path = recorded.path
         note = not_averages(path.parent, recorded.entry)
-        if not path.is_file() and not (path.parent / METADATA).exists():
+        if not path.is_file() and not (path.parent / METADATA_FILE).exists():
             raise UserError(Problem(f"the weights {recorded} are gone: there is no {path}", where))
         return WeightsFile(path, str(recorded), note)
     path = base / Path(section.file).expanduser()
@@ -164,7 +164,7 @@ def find_file(
         entry = state_key("model", name)
         note = not_averages(path, entry)
         path /= f"{entry}.pt"
-    if not path.is_file() and not (path.parent / METADATA).exists():
+    if not path.is_file() and not (path.parent / METADATA_FILE).exists():
         raise UserError(Problem(f'there is no file "{path}"', where, nearest_sibling(path)))
     return WeightsFile(path, str(short(path)), note)
 
@@ -184,9 +184,9 @@ def match_weights(
     section: WeightsSection, source: WeightsFile, model_weights: Mapping[str, Any], place: Callable[[str], Where]
 ) -> WeightsMatch:
     """Return how the weights of a file go with those of a model. Raises UserError for what matches nothing."""
-    where = place_of(section, place)
-    renamed = _renamed(_state_dict(source.path, where), section.rename, place)
-    unwrapped, prefixes = _unwrapped(renamed, model_weights.keys())
+    where = find_weights_place(section, place)
+    renamed = _rename_weights(_state_dict(source.path, where), section.rename, place)
+    unwrapped, prefixes = _strip_wrappers(renamed, model_weights.keys())
     every = {**model_weights, **unwrapped}
     excluded = _matched(every, section.exclude, "exclude", place)
     if section.include:
@@ -194,7 +194,7 @@ def match_weights(
     wanted = {key: value for key, value in model_weights.items() if key not in excluded}
     given = {key: value for key, value in unwrapped.items() if key not in excluded}
     fit = compare_weights(wanted, given)
-    problems = list(misfits_of(fit, wanted, given, where))
+    problems = list(find_misfits(fit, wanted, given, where))
     loaded = {key: value for key, value in given.items() if key in wanted and key not in fit.reshaped}
     return WeightsMatch(given, loaded, excluded, prefixes, fit, problems)
 
@@ -212,7 +212,7 @@ def check_fit(loaded: Loaded, base: Path) -> Iterator[str]:
             continue
         key = key_of("model", name)
 
-        def place(at: str, key: str = key) -> Where:
+        def find_place(at: str, key: str = key) -> Where:
             return loaded.places.of(f"{key}.weights.{at}")
 
         maker = find_makers(loaded, base, ())[key]
@@ -224,8 +224,8 @@ def check_fit(loaded: Loaded, base: Path) -> Iterator[str]:
             yield f"{key}: not checked whether the weights fit: made without memory it raises {type(error).__name__}"
             continue
         try:
-            source = find_file(section, base, name, place, loaded.weights.get(name))
-            match = match_weights(section, source, names, place)
+            source = find_file(section, base, name, find_place, loaded.weights.get(name))
+            match = match_weights(section, source, names, find_place)
             if section.strict:
                 problems += match.problems
         except UserError as error:
@@ -241,7 +241,7 @@ def load_changes(model: nn.Module, weights: Mapping[str, Any], offered: Mapping[
     if not changed:
         return
     wanted = {name: value for name, value in model.state_dict().items() if name in changed}
-    misfits = list(misfits_of(compare_weights(wanted, changed), wanted, changed, where))
+    misfits = list(find_misfits(compare_weights(wanted, changed), wanted, changed, where))
     if misfits:
         raise UserError(misfits)
     load_model(model, changed, strict=False)
@@ -285,12 +285,14 @@ def _entry_with_weights(content: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return content
 
 
-def _renamed(weights: Mapping[str, Any], rename: Mapping[str, str], place: Callable[[str], Where]) -> dict[str, Any]:
+def _rename_weights(
+    weights: Mapping[str, Any], rename: Mapping[str, str], place: Callable[[str], Where]
+) -> dict[str, Any]:
     """Return weights with other prefixes; of those that a name begins with, the first applies."""
     problems = []
     for prefix in rename:
         if not any(name.startswith(prefix) for name in weights):
-            hint = f"there are {_few(weights)}"
+            hint = f"there are {_format_first_few(weights)}"
             problems.append(Problem(f'no name begins with "{prefix}"', place(f"rename.{prefix}"), hint))
     if problems:
         raise UserError(problems)
@@ -302,14 +304,14 @@ def _renamed(weights: Mapping[str, Any], rename: Mapping[str, str], place: Calla
     return result
 
 
-def _unwrapped(weights: dict[str, Any], wanted: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+def _strip_wrappers(weights: dict[str, Any], wanted: Collection[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the weights without the prefixes of wrappers, as far as more names fit then, and these prefixes."""
     best = weights
     best_prefixes = list[str]()
     current = weights
     prefixes = list[str]()
     while True:
-        prefix = next((each for each in WRAPPERS if any(name.startswith(each) for name in current)), "")
+        prefix = next((each for each in WRAPPER_PREFIXES if any(name.startswith(each) for name in current)), "")
         shorter = {name.removeprefix(prefix): value for name, value in current.items()}
         if not prefix or len(shorter) < len(current):  # two names would become one
             return best, best_prefixes
@@ -327,7 +329,7 @@ def _matched(names: Collection[str], globs: Sequence[str], key: str, place: Call
     for k, glob in enumerate(globs):
         of_glob = {name for name in names if fnmatchcase(name, glob)}
         if not of_glob:
-            hint = f"there are {_few(names)}"
+            hint = f"there are {_format_first_few(names)}"
             problems.append(Problem(f'"{glob}" matches no weights', place(f"{key}.{k}"), hint))
         matched |= of_glob
     if problems:
@@ -349,21 +351,21 @@ def compare_weights(wanted: Mapping[str, Any], weights: Mapping[str, Any]) -> We
     return WeightMisfits(reshaped, missing, unexpected)
 
 
-def misfits_of(
+def find_misfits(
     fit: WeightMisfits, wanted: Mapping[str, Any], weights: Mapping[str, Any], where: Where
 ) -> Iterator[Problem]:
     """Yield a problem for the first few misfits of each kind, and one that counts them all."""
-    for name in fit.unexpected[:FEW]:
+    for name in fit.unexpected[:MAX_REPORTED_NAMES]:
         hint = nearest(name, fit.missing)
         if not hint and fit.missing:
-            hint = f"the model still needs {_few(fit.missing)}"
+            hint = f"the model still needs {_format_first_few(fit.missing)}"
         yield Problem(f'the weights have "{name}", and the model does not', where, hint)
-    for name in fit.missing[:FEW]:
+    for name in fit.missing[:MAX_REPORTED_NAMES]:
         hint = nearest(name, fit.unexpected)
         if not hint and fit.unexpected:
-            hint = f"they also have {_few(fit.unexpected)}"
+            hint = f"they also have {_format_first_few(fit.unexpected)}"
         yield Problem(f'the weights lack "{name}", which the model has', where, hint)
-    for name, (theirs, ours) in islice(fit.reshaped.items(), FEW):
+    for name, (theirs, ours) in islice(fit.reshaped.items(), MAX_REPORTED_NAMES):
         yield Problem(f'the weights have "{name}" in the shape {theirs}, and the model in {ours}', where)
     names = [*fit.reshaped, *fit.missing, *fit.unexpected]
     if names:
@@ -373,5 +375,5 @@ def misfits_of(
         yield Problem(f"{fitting} of {len(wanted)} fit; {fit}", where, hint)
 
 
-def _few(names: Iterable[str]) -> str:
-    return first_few(names, FEW)
+def _format_first_few(names: Iterable[str]) -> str:
+    return first_few(names, MAX_REPORTED_NAMES)

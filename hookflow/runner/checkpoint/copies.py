@@ -15,11 +15,11 @@ from typing import Any, Self
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.capabilities import SavedCheckpoints
 from hookflow.hooks.copy_place import format_place
-from hookflow.runner.checkpoint.destinations import destination_of
+from hookflow.runner.checkpoint.destinations import make_destination
 from hookflow.runner.checkpoint.manifest import read_manifest
-from hookflow.text import unmasked
+from hookflow.text import restore_masked
 
-PAUSES = (1.0, 5.0, 30.0)
+RETRY_PAUSES_SECONDS = (1.0, 5.0, 30.0)
 """Seconds between the tries of a copy; after the last one it is given up. Once the run ends, they are those of all."""
 
 
@@ -56,7 +56,7 @@ class CheckpointCopies:
     def take(self, checkpoints: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
         """Let checkpoints, by their names, be copied; they may be removed once this returns."""
         for name, path in checkpoints.items():
-            for place in self._places(name, facts):
+            for place in self._list_places(name, facts):
                 self._add(place, path)
 
     def make_up(self, checkpoints: Iterable[Path], weights: Mapping[str, Path]) -> None:
@@ -71,15 +71,15 @@ class CheckpointCopies:
             manifest = read_manifest(path)
             for name, target in manifest["names"].items():
                 if target == path.name:
-                    latest |= dict.fromkeys(self._places(name, manifest), path)
+                    latest |= dict.fromkeys(self._list_places(name, manifest), path)
         for name, path in weights.items():
-            latest |= dict.fromkeys(self._places(name, read_manifest(path)), path)
+            latest |= dict.fromkeys(self._list_places(name, read_manifest(path)), path)
         for place, path in latest.items():
             self._add(place, path)
 
-    def _places(self, name: str, facts: Mapping[str, Any]) -> list[str]:
+    def _list_places(self, name: str, facts: Mapping[str, Any]) -> list[str]:
         """Return the place of a checkpoint by one of its names."""
-        metrics = {unmasked(metric): value for metric, value in facts.get("metrics", {}).items()}
+        metrics = {restore_masked(metric): value for metric, value in facts.get("metrics", {}).items()}
         values = {**metrics, **self._values, "name": name, "it": facts["it"], "ep": facts["ep"]}
         return [format_place(template, values) for template, names in self._templates if name in names]
 
@@ -98,7 +98,7 @@ class CheckpointCopies:
         if older:
             shutil.rmtree(older, ignore_errors=True)
         if not self._is_working:
-            self._thread = threading.Thread(target=self._work, name="hookflow-copies", daemon=True)
+            self._thread = threading.Thread(target=self._run_copies, name="hookflow-copies", daemon=True)
             self._thread.start()
 
     @property
@@ -107,12 +107,12 @@ class CheckpointCopies:
 
     def finish(self) -> None:
         """Wait until every copy is made or given up."""
-        self._patience = time.monotonic() + sum(PAUSES)
+        self._patience = time.monotonic() + sum(RETRY_PAUSES_SECONDS)
         with self._changed:
             while (self._waiting or self._busy) and self._is_working:
                 self._changed.wait(1.0)  # a signal is handled in between
 
-    def _work(self) -> None:
+    def _run_copies(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
@@ -129,7 +129,7 @@ class CheckpointCopies:
 
     def _copy(self, held: Path, place: str) -> None:
         what = held.name[1:].partition(".")[0]
-        for pause in (*PAUSES, None):
+        for pause in (*RETRY_PAUSES_SECONDS, None):
             try:
                 put(held, place, self._values.get("id", ""))
                 return
@@ -147,7 +147,7 @@ class CheckpointCopies:
 
 def put(folder: Path, place: str, mark: str) -> None:
     """Let a folder or a URL hold a copy of the checkpoint in `folder`, and nothing else, as `Destination.put`."""
-    destination_of(place, mark).put(folder)
+    make_destination(place, mark).put(folder)
 
 
 def _link(source: str, target: str) -> None:

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 from hookflow.errors import first_few
 from hookflow.events.rundir import fsync
-from hookflow.runner.checkpoint.manifest import MANIFEST, DamagedError, damage, parse_manifest
+from hookflow.runner.checkpoint.manifest import MANIFEST_FILE, DamagedError, find_damage, parse_manifest
 
-SHARD = ".distcp"
+SHARD_SUFFIX = ".distcp"
 """The end of the names of shards, of which another number of ranks writes others."""
 
 RENAME_EXCHANGE = 2
@@ -40,7 +40,7 @@ class CopyDestination(Protocol):
         """
 
 
-def destination_of(place: str, mark: str) -> CopyDestination:
+def make_destination(place: str, mark: str) -> CopyDestination:
     """Return the destination at a path or a URL. `mark` is part of the names that are used beside it."""
     if "://" in place:
         return RemoteFolder(place, mark)
@@ -57,7 +57,9 @@ class LocalFolder:
 
     def put(self, folder: Path) -> None:
         self._recover()
-        if not _is_same_file(folder / MANIFEST, self._path / MANIFEST) or damage(self._path, thorough=False):
+        if not _is_same_file(folder / MANIFEST_FILE, self._path / MANIFEST_FILE) or find_damage(
+            self._path, thorough=False
+        ):
             self._check_is_copy(folder)
             self._write(folder)
             self._swap()
@@ -68,7 +70,7 @@ class LocalFolder:
         if self._path.exists():
             return
         for beside in (self._new, self._old):
-            if beside.exists() and not damage(beside, thorough=False):
+            if beside.exists() and not find_damage(beside, thorough=False):
                 beside.rename(self._path)
                 return
 
@@ -123,9 +125,9 @@ class RemoteFolder:
     def put(self, folder: Path) -> None:
         self._files.invalidate_cache()
         if not self._is_whole(self._path) and self._is_whole(self._beside):
-            self._promote()  # a killed process was about to
-        present = self._read(f"{self._path}/{MANIFEST}")
-        is_same = present == (folder / MANIFEST).read_bytes()
+            self._replace_by_new()  # a killed process was about to
+        present = self._read(f"{self._path}/{MANIFEST_FILE}")
+        is_same = present == (folder / MANIFEST_FILE).read_bytes()
         if not is_same or not self._is_whole(self._path):
             names = [path.name for path in folder.iterdir()]
             _check_replaceable(self._path, self._names(self._path), names)
@@ -133,21 +135,21 @@ class RemoteFolder:
                 self._upload(folder, self._path)
             else:
                 self._upload(folder, self._beside)
-                self._promote()
+                self._replace_by_new()
         self._remove(self._beside)
 
-    def _promote(self) -> None:
+    def _replace_by_new(self) -> None:
         """Let the place hold what is beside it, which is whole until the place is."""
         self._remove(self._path)
         self._files.makedirs(self._path, exist_ok=True)
-        for name in _manifest_last(self._names(self._beside)):
+        for name in _sort_manifest_last(self._names(self._beside)):
             self._copy_file(f"{self._beside}/{name}", f"{self._path}/{name}")
         self._check_whole(self._path)
 
     def _upload(self, folder: Path, path: str) -> None:
         self._remove(path)
         self._files.makedirs(path, exist_ok=True)
-        for name in _manifest_last([file.name for file in folder.iterdir()]):
+        for name in _sort_manifest_last([file.name for file in folder.iterdir()]):
             self._files.put_file(str(folder / name), f"{path}/{name}")
         self._check_whole(path)
 
@@ -165,7 +167,7 @@ class RemoteFolder:
 
     def _is_whole(self, path: str) -> bool:
         """Return whether a whole copy is there. Only what is certainly absent counts as such: other errors raise."""
-        text = self._read(f"{path}/{MANIFEST}")
+        text = self._read(f"{path}/{MANIFEST_FILE}")
         if text is None:
             return False
         try:
@@ -189,21 +191,21 @@ class RemoteFolder:
     def _remove(self, path: str) -> None:
         """Remove a folder, its manifest first: what is left of it is no copy."""
         names = self._names(path)
-        if MANIFEST in names:
-            self._files.rm_file(f"{path}/{MANIFEST}")
+        if MANIFEST_FILE in names:
+            self._files.rm_file(f"{path}/{MANIFEST_FILE}")
         if self._files.exists(path):
             self._files.rm(path, recursive=True)
 
 
-def _manifest_last(names: Collection[str]) -> list[str]:
-    return sorted(names, key=lambda name: (name == MANIFEST, name))
+def _sort_manifest_last(names: Collection[str]) -> list[str]:
+    return sorted(names, key=lambda name: (name == MANIFEST_FILE, name))
 
 
 def _check_replaceable(place: str, present: Collection[str], new: Collection[str]) -> None:
     """Raise OSError where a place holds files that no copy of a checkpoint has: a copy would remove them."""
-    if MANIFEST in present:
+    if MANIFEST_FILE in present:
         return
-    foreign = [name for name in present if name not in new and not name.endswith(SHARD)]
+    foreign = [name for name in present if name not in new and not name.endswith(SHARD_SUFFIX)]
     if foreign:
         raise FileExistsError(f"{place} holds other files than those of a checkpoint: {first_few(sorted(foreign))}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from hookflow.events.rundir import Parent, RunDir
 
 
-def hold_parent(run_dir: RunDir, parent: Parent) -> None:
+def link_parent_checkpoint(run_dir: RunDir, parent: Parent) -> None:
     """Take the checkpoint of the parent into a fork, by hard links where the file system allows that.
 
     Raises OSError where the parent has removed it.
@@ -18,7 +18,7 @@ def hold_parent(run_dir: RunDir, parent: Parent) -> None:
         raise OSError(str(error)) from None
 
 
-def held_parent(run_dir: RunDir, parent: Parent) -> Path:
+def find_parent_checkpoint(run_dir: RunDir, parent: Parent) -> Path:
     """Return the checkpoint that a fork begins with: the one that it holds, or that of its parent."""
     held = run_dir.fork_start / parent.checkpoint
     if held.exists():

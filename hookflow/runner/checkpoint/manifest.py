@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.reading import read_object, valid, validator_of
-from hookflow.hooks.checkpoint_files import METADATA
+from hookflow.hooks.checkpoint_files import METADATA_FILE
 
 if TYPE_CHECKING:
     from pydantic_core import SchemaValidator
 
 VERSION = 11
 """The version of the format; no other version is read."""
-MANIFEST = "manifest.json"
-TRAINING = "training.pt"
+MANIFEST_FILE = "manifest.json"
+TRAINING_FILE = "training.pt"
 EXCEPTION, NONFINITE, WEIGHTS = "exception-", "nonfinite-", "weights-"
 NON_RESUMABLE_PREFIXES = (EXCEPTION, NONFINITE, WEIGHTS)
 """Begin the names of checkpoints that no run resumes from: saved after an error, with weights that are not finite, and
 without the state of the optimizers."""
-_NAME = re.compile(rf"(?:{'|'.join(NON_RESUMABLE_PREFIXES)})?it(\d+)(?:\.(\d+))?")
-SEAL = "sealed"
-"""The last key of a manifest: the checksum of its text, where this key itself is `UNSEALED`."""
-UNSEALED = "0" * 64
+_CHECKPOINT_NAME_PATTERN = re.compile(rf"(?:{'|'.join(NON_RESUMABLE_PREFIXES)})?it(\d+)(?:\.(\d+))?")
+SEAL_KEY = "sealed"
+"""The last key of a manifest: the checksum of its text, where this key itself is `UNSEALED_CHECKSUM`."""
+UNSEALED_CHECKSUM = "0" * 64
 LONGEST_NAME = 240
 """Bytes of a file's name; the system takes 255, and a link is made under a longer one before it gets its own."""
 
@@ -80,7 +80,7 @@ def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
         paths = [path for path in folder.iterdir() if path.name.startswith(f"{prefix}it")]
     except FileNotFoundError:
         return []
-    result = {path: match for path in paths if (match := _NAME.fullmatch(path.name))}
+    result = {path: match for path in paths if (match := _CHECKPOINT_NAME_PATTERN.fullmatch(path.name))}
     return sorted(result, key=lambda path: [int(part or 0) for part in result[path].groups()], reverse=True)
 
 
@@ -94,20 +94,20 @@ def list_unfinished(folder: Path) -> list[Path]:
     return [path for prefix in ("", *NON_RESUMABLE_PREFIXES) for path in folder.glob(f".{prefix}it*")]
 
 
-def iteration_of(path: Path) -> int:
+def parse_iteration(path: Path) -> int:
     """Return the iteration of a checkpoint, by the name of its directory."""
-    match = _NAME.fullmatch(path.name)
+    match = _CHECKPOINT_NAME_PATTERN.fullmatch(path.name)
     if match:
         return int(match[1])
     return 0
 
 
-def holds_weights_alone(path: Path) -> bool:
+def is_weights_only(path: Path) -> bool:
     """Say whether a checkpoint lacks the state of the optimizers, so that no run resumes from it."""
     return path.name.startswith(WEIGHTS)
 
 
-def links(folder: Path) -> dict[str, Path]:
+def read_links(folder: Path) -> dict[str, Path]:
     """Return the checkpoint that each name refers to.
 
     A link that is called as a checkpoint is no name: the user has moved that one to another place.
@@ -115,7 +115,7 @@ def links(folder: Path) -> dict[str, Path]:
     result: dict[str, Path] = {}
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
-            is_name = not entry.name.startswith(".") and not _NAME.fullmatch(entry.name)
+            is_name = not entry.name.startswith(".") and not _CHECKPOINT_NAME_PATTERN.fullmatch(entry.name)
             if is_name and entry.is_symlink():
                 result[entry.name] = folder / Path(entry.path).readlink().name
     return result
@@ -124,25 +124,25 @@ def links(folder: Path) -> dict[str, Path]:
 def names_by_checkpoint(folder: Path) -> dict[Path, list[str]]:
     """Return the names of each checkpoint that has any, sorted."""
     names: dict[Path, list[str]] = {}
-    for name, path in sorted(links(folder).items()):
+    for name, path in sorted(read_links(folder).items()):
         names.setdefault(path, []).append(name)
     return names
 
 
-def seal(manifest: dict[str, Any]) -> str:
+def make_sealed_text(manifest: dict[str, Any]) -> str:
     """Return the text of a manifest, with its own checksum at the end."""
-    text = json.dumps(manifest | {SEAL: UNSEALED}, indent=1)
-    return text.replace(UNSEALED, hashlib.sha256(text.encode()).hexdigest())
+    text = json.dumps(manifest | {SEAL_KEY: UNSEALED_CHECKSUM}, indent=1)
+    return text.replace(UNSEALED_CHECKSUM, hashlib.sha256(text.encode()).hexdigest())
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of the checkpoint at `path`. Raises DamagedError where it is not as it was written."""
     try:
-        text = (path / MANIFEST).read_bytes()
+        text = (path / MANIFEST_FILE).read_bytes()
     except FileNotFoundError:
-        raise DamagedError(f"{MANIFEST} is missing") from None
+        raise DamagedError(f"{MANIFEST_FILE} is missing") from None
     except OSError as error:
-        raise DamagedError(f"{MANIFEST} cannot be read: {error.strerror}") from None
+        raise DamagedError(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from None
     return parse_manifest(text, path.name)
 
 
@@ -151,20 +151,20 @@ def parse_manifest(text: bytes, folder: str) -> dict[str, Any]:
     try:
         manifest = valid(_validator(), read_object(text, nan=True))
     except ValueError:
-        raise DamagedError(f"{MANIFEST} is no manifest") from None
+        raise DamagedError(f"{MANIFEST_FILE} is no manifest") from None
     version = manifest["version"]
     author = manifest["hookflow"]
     if version != VERSION:
         raise DamagedError(f"hookflow {author} saved it in format {version}, this one reads format {VERSION} alone")
-    sealed = str(manifest.get(SEAL)).encode()
-    if hashlib.sha256(text.replace(sealed, UNSEALED.encode())).hexdigest().encode() != sealed:
-        raise DamagedError(f"{MANIFEST} is not what was written")
+    sealed = str(manifest.get(SEAL_KEY)).encode()
+    if hashlib.sha256(text.replace(sealed, UNSEALED_CHECKSUM.encode())).hexdigest().encode() != sealed:
+        raise DamagedError(f"{MANIFEST_FILE} is not what was written")
     files = manifest["files"]
     names = manifest.get("names", {})
-    whole = TRAINING in files and all(entry.keys() >= File.__annotations__.keys() for entry in files.values())
+    whole = TRAINING_FILE in files and all(entry.keys() >= File.__annotations__.keys() for entry in files.values())
     placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or folder.startswith((EXCEPTION, NONFINITE)))
-    if not whole or not placed or not all(map(_is_plain, (*(files.keys() - {METADATA}), *names, *names.values()))):
-        raise DamagedError(f"{MANIFEST} is no manifest")
+    if not whole or not placed or not all(map(_is_plain, (*(files.keys() - {METADATA_FILE}), *names, *names.values()))):
+        raise DamagedError(f"{MANIFEST_FILE} is no manifest")
     return dict(manifest)
 
 
@@ -179,16 +179,16 @@ def _validator() -> SchemaValidator:
     return validator_of(Manifest, needed={"version", "files", "hookflow"})
 
 
-def damage(path: Path, *, thorough: bool = True) -> str:
+def find_damage(path: Path, *, thorough: bool = True) -> str:
     """Return the damage of a checkpoint, empty without one; if not `thorough`, only sizes are compared."""
     try:
         files = read_manifest(path)["files"]
     except DamagedError as error:
         return str(error)
-    return next(filter(None, (damage_of(path / name, files[name], thorough=thorough) for name in files)), "")
+    return next(filter(None, (find_file_damage(path / name, files[name], thorough=thorough) for name in files)), "")
 
 
-def damage_of(path: Path, entry: File, *, thorough: bool) -> str:
+def find_file_damage(path: Path, entry: File, *, thorough: bool) -> str:
     try:
         size = path.stat().st_size
         if size != entry["bytes"]:
@@ -203,7 +203,9 @@ def damage_of(path: Path, entry: File, *, thorough: bool) -> str:
     return ""
 
 
-def newest_good(paths: Iterable[Path], check: Callable[[Path], str] = damage) -> tuple[Path | None, list[str]]:
+def find_newest_good(
+    paths: Iterable[Path], check: Callable[[Path], str] = find_damage
+) -> tuple[Path | None, list[str]]:
     """Return the first of these checkpoints that is whole, and a line on each damaged one that was passed over.
 
     `check` returns the damage of one. Returns None when there are no checkpoints. Raises UserError when none is whole.
@@ -222,4 +224,4 @@ def newest_good(paths: Iterable[Path], check: Callable[[Path], str] = damage) ->
 
 def is_valid_alias(name: str) -> bool:
     """Return whether a checkpoint can have a name: a file can, and it is not that of a checkpoint directory."""
-    return _is_plain(name) and not _NAME.fullmatch(name)
+    return _is_plain(name) and not _CHECKPOINT_NAME_PATTERN.fullmatch(name)

@@ -112,7 +112,7 @@ def rule_of(key: str) -> Rule:
     raise LookupError(key)
 
 
-def changes_between(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> Iterator[RecordedChange]:
+def find_changes(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> Iterator[RecordedChange]:
     """Yield the differences between two pipelines with their plans."""
     result = difference(then, now)
     for hook in result.hooks_removed:
@@ -122,9 +122,9 @@ def changes_between(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> 
     for change in result.keys:
         rule = rule_of(change.key)
         may = rule.may
-        if _changes_triggers_alone(change.key, then[1], now[1]):
+        if _is_trigger_change(change.key, then[1], now[1]):
             may = ChangeRule.YES
-        text = f"{change.key} was {_written(change.old)}, and is {_written(change.new)}"
+        text = f"{change.key} was {_format_value(change.old)}, and is {_format_value(change.new)}"
         yield RecordedChange(change.key, may, text, rule.why)
     for hook, points in result.unbound.items():
         yield RecordedChange(
@@ -144,19 +144,19 @@ PLACE_OF_BINDING = attrgetter("point", "half", "method", "modules", "parameters"
 """Returns where a binding fires; what is left of it is when."""
 
 
-def _changes_triggers_alone(key: str, then: Plan, now: Plan) -> bool:
+def _is_trigger_change(key: str, then: Plan, now: Plan) -> bool:
     """Return whether a key of the points of a hook has changed, and the hook fires at the same places."""
     match = re.match(r"hooks\.([^.]+)\.points\b", key)
     if match is None:
         return False
-    return _places_of(match[1], then) == _places_of(match[1], now)
+    return _list_places(match[1], then) == _list_places(match[1], now)
 
 
-def _places_of(hook: str, plan: Plan) -> set[Any]:
+def _list_places(hook: str, plan: Plan) -> set[Any]:
     return {PLACE_OF_BINDING(binding) for binding in plan.bindings if binding.hook == hook}
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "not set"
     return as_toml(value)
@@ -171,19 +171,19 @@ def _matches(pattern: str, key: str) -> bool:
     return re.fullmatch(expression, key) is not None
 
 
-UNREADABLE = "what its hooks were cannot be read: another version of hookflow has saved it"
+UNREADABLE_HOOKS_NOTE = "what its hooks were cannot be read: another version of hookflow has saved it"
 
 
-def changes_since(checkpoint: Path, pipeline: Pipeline, plan: Plan) -> list[RecordedChange]:
+def find_changes_since(checkpoint: Path, pipeline: Pipeline, plan: Plan) -> list[RecordedChange]:
     """Return the changes of a recorded pipeline since a checkpoint was saved."""
     try:
-        loaded, planned = recorded(checkpoint)
+        loaded, planned = read_recorded(checkpoint)
     except UserError:
-        return [RecordedChange("hooks", ChangeRule.ALLOWED, UNREADABLE)]
-    return list(changes_between((loaded.pipeline, planned), (pipeline, plan)))
+        return [RecordedChange("hooks", ChangeRule.ALLOWED, UNREADABLE_HOOKS_NOTE)]
+    return list(find_changes((loaded.pipeline, planned), (pipeline, plan)))
 
 
-def recorded(folder: Path) -> tuple[Loaded, Plan]:
+def read_recorded(folder: Path) -> tuple[Loaded, Plan]:
     """Return the pipeline and the plan that a run directory or a checkpoint holds.
 
     Raises UserError when another version of hookflow has written them.

@@ -22,13 +22,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_flatten_with_path, tree_map
 
 from hookflow.hooks.checkpoint_files import read_shards
-from hookflow.hooks.tensors import is_sharded, place_of
+from hookflow.hooks.tensors import is_sharded, make_tree_key
 from hookflow.runner.checkpoint.manifest import File
 
-PLAIN = (type(None), bool, int, float, str, bytes)
+PLAIN_TYPES = (type(None), bool, int, float, str, bytes)
 
 
-CONTAINERS = (dict, OrderedDict, list, tuple)
+CONTAINER_TYPES = (dict, OrderedDict, list, tuple)
 """Types that a state is nested by; anything else is a leaf of it."""
 
 Place = tuple[Any, ...]
@@ -42,7 +42,7 @@ def mapped(state: Any, change: Callable[[Any], Any]) -> Any:
     """
 
     def changed(value: Any) -> Any:
-        if type(value) in PLAIN:
+        if type(value) in PLAIN_TYPES:
             return value
         if type(value) is not OrderedDict:
             return change(value)
@@ -53,34 +53,34 @@ def mapped(state: Any, change: Callable[[Any], Any]) -> Any:
     return tree_map(changed, state, is_leaf=lambda value: type(value) not in (dict, list, tuple))
 
 
-def cloned(value: Any) -> Any:
+def clone_leaf(value: Any) -> Any:
     """Return a copy of a leaf; that of a tensor is on its device."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     return copy.deepcopy(value)
 
 
-def leaves(state: Any) -> Iterator[tuple[Place, Any]]:
+def iter_leaves(state: Any) -> Iterator[tuple[Place, Any]]:
     """Yield every value in a state that is no dict, list or tuple, or is an empty one, each with its place.
 
     Keys of dicts that are no plain values come, too.
     """
     leaves_with_paths, _ = tree_flatten_with_path(
-        state, is_leaf=lambda value: type(value) not in CONTAINERS or not value
+        state, is_leaf=lambda value: type(value) not in CONTAINER_TYPES or not value
     )
     for path, leaf in leaves_with_paths:
-        place = place_of(path)
+        place = make_tree_key(path)
         for depth, key in enumerate(place):
-            if type(key) not in PLAIN:
-                for inner, part in leaves(key):
+            if type(key) not in PLAIN_TYPES:
+                for inner, part in iter_leaves(key):
                     yield (*place[:depth], "a key", *inner), part
         yield place, leaf
 
 
-def unreadable(state: Any) -> str:
+def find_unreadable(state: Any) -> str:
     """Return the place and type of the first value that cannot be loaded without running code; "" without one."""
-    for place, value in leaves(state):
-        if type(value) not in (*PLAIN, *CONTAINERS) and not _loads(value):
+    for place, value in iter_leaves(state):
+        if type(value) not in (*PLAIN_TYPES, *CONTAINER_TYPES) and not _loads(value):
             kind = type(value)
             at = "".join(f"[{key!r}]" for key in place)
             text = f"{at} is a {kind.__module__}.{kind.__qualname__}, which cannot be loaded again"
@@ -91,12 +91,12 @@ def unreadable(state: Any) -> str:
 
 
 @contextmanager
-def naming_unreadable(state: Any) -> Iterator[None]:
+def name_unreadable(state: Any) -> Iterator[None]:
     """Where copying or writing `state` fails, raise TypeError with the first value that cannot be loaded again."""
     try:
         yield
     except (TypeError, AttributeError, PickleError):  # as pickle refuses locks, lambdas and local classes
-        wrong = unreadable(state)
+        wrong = find_unreadable(state)
         if wrong:
             raise TypeError(f"checkpoint{wrong}") from None
         raise
@@ -118,7 +118,7 @@ Shards = tuple[Path, dict[str, File]]
 
 
 def any_sharded(state: Any) -> bool:
-    return any(is_sharded(leaf) for _, leaf in leaves(state))
+    return any(is_sharded(leaf) for _, leaf in iter_leaves(state))
 
 
 def without_contents(state: Any) -> Any:
@@ -157,7 +157,7 @@ def write_shards(
 
     files: dict[str, File] = {}
 
-    class Digesting(FileSystem):
+    class ChecksumFileSystem(FileSystem):
         @contextmanager
         def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
             with Path(path).open(mode) as file:
@@ -176,9 +176,9 @@ def write_shards(
         if key.startswith(("model", "optimizer")) and any_sharded(value):
             written[key] = value
         else:
-            written |= {_name((key, *place)): leaf for place, leaf in leaves(value) if is_sharded(leaf)}
+            written |= {_name((key, *place)): leaf for place, leaf in iter_leaves(value) if is_sharded(leaf)}
     writer = FileSystemWriter(folder, sync_files=False)
-    writer.fs = Digesting()
+    writer.fs = ChecksumFileSystem()
     try:
         save(written, storage_writer=writer, process_group=group)
     except CheckpointException as error:
@@ -194,12 +194,12 @@ def with_contents(state: dict[str, Any], folder: Path, device: torch.device, mes
     """
     names = {
         id(leaf): _name(place[2:] if place[0] == "ranks" else place)  # shards are no rank's own
-        for place, leaf in leaves(state)
+        for place, leaf in iter_leaves(state)
         if isinstance(leaf, torch.Tensor) and leaf.is_meta
     }
     tensors: dict[str, torch.Tensor] = {}
 
-    def filled(leaf: Any) -> Any:
+    def fill_leaf(leaf: Any) -> Any:
         name = names.get(id(leaf))
         if name is None:
             return leaf
@@ -207,7 +207,7 @@ def with_contents(state: dict[str, Any], folder: Path, device: torch.device, mes
             tensors[name] = _zeros(leaf, device if name.startswith("model") else torch.device("cpu"), mesh)
         return tensors[name]
 
-    result: dict[str, Any] = mapped(state, filled)
+    result: dict[str, Any] = mapped(state, fill_leaf)
     read_shards(folder, tensors)
     return result
 

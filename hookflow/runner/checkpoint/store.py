@@ -26,43 +26,43 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.deletion import BACK_LINK, remove_checkpoint
-from hookflow.events.process_life import started_at
+from hookflow.events.process_life import read_start_time
 from hookflow.events.rundir import fsync, make_out_dir, short
-from hookflow.hooks.checkpoint_files import METADATA, read_tensors
+from hookflow.hooks.checkpoint_files import METADATA_FILE, read_tensors
 from hookflow.runner.checkpoint.copies import CheckpointCopies
 from hookflow.runner.checkpoint.manifest import (
-    MANIFEST,
-    TRAINING,
+    MANIFEST_FILE,
+    TRAINING_FILE,
     VERSION,
     WEIGHTS,
     DamagedError,
     File,
-    damage,
-    damage_of,
     directory_name,
-    holds_weights_alone,
-    iteration_of,
-    links,
+    find_damage,
+    find_file_damage,
+    is_weights_only,
     list_checkpoints,
     list_unfinished,
+    make_sealed_text,
+    parse_iteration,
+    read_links,
     read_manifest,
-    seal,
 )
 from hookflow.runner.checkpoint.shards import (
-    CONTAINERS,
-    PLAIN,
+    CONTAINER_TYPES,
+    PLAIN_TYPES,
     Shards,
     any_sharded,
-    leaves,
+    iter_leaves,
     mapped,
-    naming_unreadable,
+    name_unreadable,
     with_contents,
     without_contents,
     write_shards,
 )
 from hookflow.version import __version__
 
-NOTHING: Mapping[str, Any] = {}
+EMPTY_MAPPING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class AbandonedError(Exception):
 class CheckpointStore:
     """The `checkpoints/` directory of a run. `texts` are files that go into every checkpoint, by name."""
 
-    def __init__(self, folder: Path, texts: Mapping[str, str] = NOTHING) -> None:
+    def __init__(self, folder: Path, texts: Mapping[str, str] = EMPTY_MAPPING) -> None:
         self.folder = folder
         self._texts = texts
         self.weights_alone: frozenset[str] = frozenset()
@@ -143,7 +143,7 @@ class CheckpointStore:
         state: Mapping[str, Any],
         names: Iterable[str],
         facts: Mapping[str, Any],
-        moved: Mapping[str, int] = NOTHING,
+        moved: Mapping[str, int] = EMPTY_MAPPING,
         shards: Shards | None = None,
     ) -> SavedCheckpoint:
         """Write a checkpoint with these `names`; `facts["it"]` names its directory, which the `shards` become part of.
@@ -156,7 +156,7 @@ class CheckpointStore:
         final = self._free(directory_name(facts["it"]))
         standing = [*self.all(), *list_checkpoints(self.folder, WEIGHTS)]
         there = {name: path.name for name, path in self.names().items() if path in standing}
-        named = there | self._standing(moved) | dict.fromkeys(names, final.name)
+        named = there | self._list_standing(moved) | dict.fromkeys(names, final.name)
         alone = self.weights_alone.intersection(names)
         if alone:
             weights = self._free(directory_name(facts["it"], WEIGHTS))
@@ -174,10 +174,10 @@ class CheckpointStore:
     def make_up_copies(self) -> None:
         """Let the checkpoints that stand be copied, as far as their copies are missing: a run is resumed."""
         if self.copies:
-            whole = [path for path in reversed(self.all()) if not damage(path, thorough=False)]
+            whole = [path for path in reversed(self.all()) if not find_damage(path, thorough=False)]
             named = self.names().items()
             weights = {
-                name: path for name, path in named if holds_weights_alone(path) and not damage(path, thorough=False)
+                name: path for name, path in named if is_weights_only(path) and not find_damage(path, thorough=False)
             }
             self.copies.make_up(whole, weights)
 
@@ -188,13 +188,13 @@ class CheckpointStore:
 
     def move(self, moved: Mapping[str, int]) -> None:
         """Give names to existing checkpoints, by their iteration."""
-        self._link(self._standing(moved))
+        self._link(self._list_standing(moved))
 
-    def _standing(self, moved: Mapping[str, int]) -> dict[str, str]:
+    def _list_standing(self, moved: Mapping[str, int]) -> dict[str, str]:
         if not moved:
             return {}
         every = [*reversed(self.all()), *reversed(list_checkpoints(self.folder, WEIGHTS))]
-        of = {(holds_weights_alone(path), iteration_of(path)): path.name for path in every}
+        of = {(is_weights_only(path), parse_iteration(path)): path.name for path in every}
         wanted = {name: (name in self.weights_alone, it) for name, it in moved.items()}
         standing = {name: of.get((alone, it)) or of.get((not alone, it)) for name, (alone, it) in wanted.items()}
         return {name: path for name, path in standing.items() if path}  # a resumed run may save the best another way
@@ -213,7 +213,7 @@ class CheckpointStore:
     def load(self, path: Path, rank: int = 0, world: int = 1) -> str:
         """Read a checkpoint for the next `take`; return its damage, empty without one. All ranks must call it."""
         try:
-            self._read = {path: _verified(path, rank, world)}
+            self._read = {path: _read_verified(path, rank, world)}
         except DamagedError as error:
             return str(error)
         return ""
@@ -226,7 +226,7 @@ class CheckpointStore:
         there = self._read
         self._read = {}
         if path in there:
-            state = _filled(path, device, mesh, there[path])
+            state = _fill_state(path, device, mesh, there[path])
         else:
             state = read(path)
         for key in [key for key in state if key.startswith("model")]:
@@ -242,7 +242,7 @@ class CheckpointStore:
         return list_checkpoints(self.folder)
 
     def names(self) -> dict[str, Path]:
-        return links(self.folder)
+        return read_links(self.folder)
 
     def rewind(self, path: Path, *, forget: bool = False) -> None:
         """Let every name refer to the checkpoint that it referred to when that at `path` had been saved.
@@ -265,17 +265,17 @@ class CheckpointStore:
     def prune(self, keep: int, trail: int = 0) -> None:
         """Remove all but the latest, the `keep` newest that are whole, those with a name, and a trail of so many bytes.
 
-        The trail is what `exponential_retention` leaves of the others.
+        The trail is what `choose_retained` leaves of the others.
         """
         every = self.all()
 
         def is_whole(path: Path) -> bool:
-            if path not in self._whole and not damage(path):
+            if path not in self._whole and not find_damage(path):
                 self._whole.add(path)
             return path in self._whole
 
         spared = {self._latest, *islice(filter(is_whole, every), keep), *self.names().values()}
-        spared |= exponential_retention(every, spared, trail) if trail else set()
+        spared |= choose_retained(every, spared, trail) if trail else set()
         for path in every:
             if path not in spared:
                 remove_checkpoint(path)
@@ -288,7 +288,7 @@ class CheckpointStore:
             if path not in named:
                 remove_checkpoint(path)
 
-    def aside(self, it: int) -> Path:
+    def find_staging_path(self, it: int) -> Path:
         """Return the directory in which ranks write the shards of a checkpoint until it is whole."""
         return self.folder / f".{directory_name(it)}.{os.getpid()}"
 
@@ -313,9 +313,9 @@ class CheckpointStore:
         aside.mkdir(exist_ok=shards is not None)
         try:
             objects = {f"{key}.pt": state[key] for key in apart}
-            objects[TRAINING] = {key: value for key, value in state.items() if key not in apart}
+            objects[TRAINING_FILE] = {key: value for key, value in state.items() if key not in apart}
             with ExitStack() as opened:
-                with naming_unreadable(state):
+                with name_unreadable(state):
                     written = {name: self._write_file(aside / name, value, opened) for name, value in objects.items()}
                     self._check_loads(aside, state)
                 for name, text in self._texts.items():
@@ -323,7 +323,9 @@ class CheckpointStore:
                 files = {**files, **{name: file.facts() for name, file in written.items()}}
                 versions = {"hookflow": __version__, "torch": torch.__version__}
                 manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
-                written[MANIFEST] = self._write_file(aside / MANIFEST, seal(manifest).encode(), opened)
+                written[MANIFEST_FILE] = self._write_file(
+                    aside / MANIFEST_FILE, make_sealed_text(manifest).encode(), opened
+                )
                 for file in written.values():  # now, and not each as it is written: the first brings most of it along
                     os.fsync(file.file.fileno())
             fsync(aside)
@@ -338,7 +340,7 @@ class CheckpointStore:
 
         Containers of other types are loaded each time. Raises TypeError where a file cannot be loaded.
         """
-        kinds = {type(leaf) for _, leaf in leaves(dict(state))}
+        kinds = {type(leaf) for _, leaf in iter_leaves(dict(state))}
         if kinds <= self._loaded:
             return
         for path in folder.glob("*.pt"):
@@ -346,13 +348,13 @@ class CheckpointStore:
                 read_tensors(path, mmap=True)
             except UserError as error:
                 raise TypeError(f"checkpoint cannot be loaded again: {error}") from None
-        self._loaded |= kinds & {*PLAIN, *CONTAINERS, torch.Tensor, torch.nn.Parameter}
+        self._loaded |= kinds & {*PLAIN_TYPES, *CONTAINER_TYPES, torch.Tensor, torch.nn.Parameter}
 
     def _write_file(self, path: Path, content: Any, opened: ExitStack) -> _ChecksumWriter:
         """Write bytes as they are, anything else by `torch.save`; the file is closed with `opened`."""
         result = _ChecksumWriter(opened.enter_context(path.open("wb", buffering=0)), self._abandoned)
         opened.enter_context(result)  # once it is closed, the buffer of an abandoned write is dropped
-        file = io.BufferedWriter(result, CHUNK)
+        file = io.BufferedWriter(result, CHUNK_BYTES)
         if isinstance(content, bytes):
             file.write(content)
         else:
@@ -379,21 +381,21 @@ def without_optimizers(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "gradients": {}, "group": [0, 0]}
 
 
-def exponential_retention(every: Sequence[Path], spared: Collection[Path | None], budget: int) -> set[Path]:
+def choose_retained(every: Sequence[Path], spared: Collection[Path | None], budget: int) -> set[Path]:
     """Return which checkpoints stay in so many bytes, beside those spared; of `every` the newest is the first.
 
     The next to go is the one that leaves the smallest gap for its age. So gaps grow with the age, in powers of two.
     """
-    its = {path: iteration_of(path) for path in every}
+    its = {path: parse_iteration(path) for path in every}
     trail = {
         path: sum(file.lstat().st_size for file in path.iterdir())
         for path in every
-        if path not in spared and not damage(path, thorough=False)
+        if path not in spared and not find_damage(path, thorough=False)
     }
     standing = [path for path in every if path in spared or path in trail]
     now = its[every[0]]
 
-    def gap(path: Path) -> float:
+    def compute_gap(path: Path) -> float:
         k = standing.index(path)
         if k:
             newer = its[standing[k - 1]]
@@ -403,7 +405,7 @@ def exponential_retention(every: Sequence[Path], spared: Collection[Path | None]
         return (newer - older) / max(now - older, 1)
 
     while sum(trail.values()) > budget:
-        gone = min(trail, key=gap)
+        gone = min(trail, key=compute_gap)
         standing.remove(gone)
         del trail[gone]
     return set(trail)
@@ -412,18 +414,18 @@ def exponential_retention(every: Sequence[Path], spared: Collection[Path | None]
 def read(path: Path) -> dict[str, Any]:
     """Return the saved state, in full and on the CPU. Raises UserError as `read_tensors`, and where it is damaged."""
     try:
-        return _filled(path, torch.device("cpu"), None, _verified(path))
+        return _fill_state(path, torch.device("cpu"), None, _read_verified(path))
     except DamagedError as error:
         raise UserError(Problem(f"checkpoint {short(path)} cannot be used: {error}")) from None
 
 
-def _filled(path: Path, device: torch.device, mesh: DeviceMesh | None, state: dict[str, Any]) -> dict[str, Any]:
-    if (path / METADATA).exists():
+def _fill_state(path: Path, device: torch.device, mesh: DeviceMesh | None, state: dict[str, Any]) -> dict[str, Any]:
+    if (path / METADATA_FILE).exists():
         return with_contents(state, path, device, mesh)
     return state
 
 
-def _verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
+def _read_verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
     """Return what is in the files of `torch.save`, of which each byte is read once; verify this rank's share of others.
 
     Raises DamagedError where it is damaged, or of another format.
@@ -431,12 +433,12 @@ def _verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for k, (name, entry) in enumerate(read_manifest(path)["files"].items()):
         loads = name.endswith(".pt")
-        wrong = damage_of(path / name, entry, thorough=not loads and k % world == rank)
+        wrong = find_file_damage(path / name, entry, thorough=not loads and k % world == rank)
         if wrong:
             raise DamagedError(wrong)
         if loads:
             content = _content(path / name, entry)
-            state |= content if name == TRAINING else {Path(name).stem: content}
+            state |= content if name == TRAINING_FILE else {Path(name).stem: content}
     return state
 
 
@@ -466,7 +468,7 @@ class _ChecksumReader(io.FileIO):
 
     def readinto(self, buffer: Any) -> int:
         at = self.tell()
-        if self._end < at < self._end + GAP:
+        if self._end < at < self._end + MAX_GAP_BYTES:
             self.seek(self._end)
             self._add(self.read(at - self._end))
         count = super().readinto(buffer) or 0
@@ -481,15 +483,15 @@ class _ChecksumReader(io.FileIO):
     def checksum(self) -> str:
         """Return the SHA-256 of the whole file, whose rest is read for it."""
         self.seek(self._end)
-        while chunk := self.read(CHUNK):
+        while chunk := self.read(CHUNK_BYTES):
             self._add(chunk)
         return self._digest.hexdigest()
 
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 """Bytes that are written, or read for a checksum, at once."""
 
-GAP = 1 << 12
+MAX_GAP_BYTES = 1 << 12
 """Bytes between two tensors at most; what is read further on before the rest is the directory at the end."""
 
 
@@ -526,7 +528,7 @@ def _is_being_written(path: Path) -> bool:
     try:
         began = None
         if pid != str(os.getpid()):
-            began = started_at(int(pid))
+            began = read_start_time(int(pid))
         return began is not None and began <= path.stat().st_mtime  # a younger process has been given the pid again
     except (OSError, ValueError):  # it is gone; it is no pid
         return False

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
-from hookflow.hooks.arguments import cannot_take
+from hookflow.hooks.arguments import find_call_problem
 from hookflow.hooks.tensors import Weight
 from hookflow.runner.device.cuda import record_stream
 
@@ -47,7 +47,7 @@ class DataContext:
         they are.
         """
         if not isinstance(batch, Tensor):
-            if self.device.type != "cpu" and _moves_itself(batch):
+            if self.device.type != "cpu" and _is_movable(batch):
                 return batch.to(self.device)
             return map_parts(batch, self.to_device)
         if batch.device == self.device and not self.channels_last:
@@ -76,7 +76,7 @@ class OwnStates:
     @contextmanager
     def drawing(self, *, again: bool) -> Iterator[None]:
         """Have the states that the epoch began with meanwhile, if its order is drawn `again`."""
-        now = self._now()
+        now = self._copy_current_states()
         if again:
             self._load(self._began)
         else:
@@ -85,7 +85,7 @@ class OwnStates:
         if again:
             self._load(now)
 
-    def _now(self) -> dict[str, Any]:
+    def _copy_current_states(self) -> dict[str, Any]:
         return {name: deepcopy(part.state_dict()) for name, part in self._saved.items()}
 
     def _load(self, states: Mapping[str, Any]) -> None:
@@ -93,7 +93,7 @@ class OwnStates:
             self._saved[name].load_state_dict(deepcopy(states[name]))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"now": self._now(), "began": self._began}
+        return {"now": self._copy_current_states(), "began": self._began}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._began = state["began"]
@@ -105,7 +105,7 @@ def has_own_state(part: Any) -> bool:
     return all(hasattr(part, name) for name in ("state_dict", "load_state_dict")) and not hasattr(part, "num_replicas")
 
 
-def own_parts(source: Any) -> list[Any]:
+def list_own_parts(source: Any) -> list[Any]:
     """Return what of a source the user has made: the source itself, or the parts that its batches come from."""
     if hasattr(source, "own_states"):
         return [*source.own_states.parts.values()]
@@ -205,7 +205,7 @@ def map_parts(batch: Any, change: Callable[[Any], Any]) -> Any:
     return batch
 
 
-def _parts(batch: Any) -> Iterable[Any]:
+def _iter_parts(batch: Any) -> Iterable[Any]:
     """Return the parts that `map_parts` changes."""
     if isinstance(batch, dict | UserDict):
         return batch.values()
@@ -214,18 +214,18 @@ def _parts(batch: Any) -> Iterable[Any]:
     return ()
 
 
-def tensors(batch: Any) -> Iterator[Tensor]:
+def iter_tensors(batch: Any) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
         yield batch
-    for part in _parts(batch):
-        yield from tensors(part)
+    for part in _iter_parts(batch):
+        yield from iter_tensors(part)
 
 
-def fingerprint(batch: Any) -> int | None:
+def compute_fingerprint(batch: Any) -> int | None:
     """Return a checksum of the tensors of a batch; None where it has none, or they tell nothing, as zeros do."""
     result = 0
     varies = False
-    for tensor in tensors(batch):
+    for tensor in iter_tensors(batch):
         if tensor.layout is not torch.strided or not tensor.numel():
             continue
         values = tensor.detach().cpu().contiguous()
@@ -256,13 +256,13 @@ def call_before_each(batches: Iterator[Any], call: Callable[[], object]) -> Iter
         del batch  # or it would take up memory while the next one is fetched
 
 
-def _moves_itself(part: Any) -> bool:
+def _is_movable(part: Any) -> bool:
     """Return whether an object has `to`, as a `PackedSequence` or a graph of PyG; mappings become dicts instead."""
     return callable(getattr(part, "to", None)) and not isinstance(part, Tensor | dict | UserDict)
 
 
 def _has_objects(batch: Any) -> bool:
-    return _moves_itself(batch) or any(map(_has_objects, _parts(batch)))
+    return _is_movable(batch) or any(map(_has_objects, _iter_parts(batch)))
 
 
 @cache
@@ -287,7 +287,7 @@ def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
         with torch.cuda.stream(side):
             moved = context.to_device(batch)
             copied = side.record_event()
-        for tensor in tensors(moved):
+        for tensor in iter_tensors(moved):
             current = torch.cuda.current_stream(tensor.device)
             current.wait_event(copied)  # the CPU does not wait
             record_stream(tensor, current)  # so that its memory is not reused before this stream is done with it
@@ -317,7 +317,7 @@ def in_set(name: str, metric: str) -> str:
     return metric
 
 
-HINT = (
+BATCH_SIZE_HINT = (
     "let the source have a method batch_size(index), or the task a method batch_size(batch), that returns it; "
     "or give a dataset with a loader, which knows it"
 )
@@ -375,7 +375,7 @@ class BatchSizes:
 
         def total(index: int, batch: Any) -> int:
             self.total = self._total
-            marks = [mark for mark in self._gather(fingerprint(batch) or 0) if mark]
+            marks = [mark for mark in self._gather(compute_fingerprint(batch) or 0) if mark]
             if len(set(marks)) < len(marks):
                 message = f"two ranks have the same first batch of the {split} data"
                 say(f"{message}: does each take its own share, by the rank and world that it is given?", "warn")
@@ -387,7 +387,7 @@ class BatchSizes:
         """Return how many examples all ranks have, each of which calls this."""
         return sum(self._gather(self.local(index, batch) or 0))
 
-    def replaced(self, batch: Any, before: int) -> int:
+    def read_replaced_size(self, batch: Any, before: int) -> int:
         """Return the size of a batch that a hook has put in the place of one of `before` examples."""
         size = self._of_batch(batch)
         if size is None:
@@ -437,12 +437,12 @@ def _of_batch(split: str, must: str, say: Callable[..., None]) -> Size:
         if size is None and not warned:
             unknown = f"nothing says how many examples a batch of the {split} data has"
             if must:
-                raise UserError(Problem(f"{unknown}; {must} it must be known", hint=HINT))
+                raise UserError(Problem(f"{unknown}; {must} it must be known", hint=BATCH_SIZE_HINT))
             warned = True
             without = "each batch counts alike in the means"
             if split == "train":
                 without = "there is no samples/s"
-            say(f"{unknown}: {without}; {HINT}", "warn")
+            say(f"{unknown}: {without}; {BATCH_SIZE_HINT}", "warn")
         return size
 
     return size
@@ -499,7 +499,7 @@ def _checked_method(owner: Any, name: str, takes: str) -> Callable[[Any], Any] |
     method: Callable[[Any], Any] | None = getattr(owner, name, None)
     if not callable(method):
         return None
-    if cannot_take(method, None):
+    if find_call_problem(method, None):
         message = f"{type(owner).__name__}.{name} must take the {takes}, and nothing else: {name}({takes})"
         raise UserError(Problem(message))
     return method

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 from hookflow.runner.data.batches import split_of
 from hookflow.runner.data.loop_data import LoopData
 from hookflow.runner.data.mixed import MixedSource
@@ -20,8 +20,8 @@ class DataLength:
 
     def __str__(self) -> str:
         if self.examples:
-            return counted(self.examples, "example")
-        return counted(self.batches, "batch")
+            return format_count(self.examples, "example")
+        return format_count(self.batches, "batch")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def is_mixed(source: Any) -> bool:
     return isinstance(_without_limit(source), MixedSource)
 
 
-def each_source(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def iter_sources(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the sources by name; in the place of several training sets each of them, as "train.photos"."""
     for split, source in data.items():
         whole = _without_limit(source)
@@ -55,7 +55,7 @@ def each_source(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def save_lengths(data: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Return the lengths of the training and validation data, as a checkpoint holds them."""
     lengths = {}
-    for split, source in each_source(data):
+    for split, source in iter_sources(data):
         if split_of(split) != "test" and not isinstance(source, LoopData):
             lengths[split] = asdict(_length_of(source))
     return lengths
@@ -69,7 +69,7 @@ def changed_lengths(
     The lengths are those of rank 0. Where each rank has data of its own, the other ranks have nothing to compare, and
     nothing is comparable once the ranks are others.
     """
-    sources = dict(each_source(data))
+    sources = dict(iter_sources(data))
     for split, fields in saved.items():
         if split not in sources:
             continue

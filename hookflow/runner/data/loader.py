@@ -16,19 +16,19 @@ from hookflow.runner.data.batches import (
     OwnStates,
     SizeAttribute,
     SizedSource,
+    iter_tensors,
     map_parts,
     prefetch,
-    tensors,
 )
 from hookflow.runner.data.loader_parts import BatchSampler, ChangingBatchSampler, GivenBatches, LoaderParts
 from hookflow.runner.data.own_generators import warn_of_copies
 from hookflow.runner.data.workers import (
-    REMEDIES,
+    REMEDY_BY_SIGNAL,
     PickledWithImports,
     SharedMemoryError,
+    allow_kill,
     end_workers,
     is_out_of_shared_memory,
-    let_be_killed,
     loader_options,
     no_loader_warnings,
 )
@@ -38,7 +38,7 @@ from hookflow.runner.device.random_state import (
     batch_seeds,
     derive_seed,
     seed_generators,
-    seeded,
+    seed_temporarily,
 )
 
 Key = tuple[Sequence[int], list[int]]
@@ -83,10 +83,10 @@ class _ByIndex(SizedSource):
 
     def batch_of(self, indices: list[int]) -> Any:
         """Return a batch of these examples on the device, augmented as the first one of an epoch."""
-        return self._parts.augment_batch(self._parts.context.to_device(self._collated(indices)), 0, 0)
+        return self._parts.augment_batch(self._parts.context.to_device(self._collate_indices(indices)), 0, 0)
 
-    def _collated(self, indices: list[int]) -> Any:
-        return collated(examples_of(self.dataset, indices), indices, self._parts.collate, self._parts.split)
+    def _collate_indices(self, indices: list[int]) -> Any:
+        return collate_examples(fetch_examples(self.dataset, indices), indices, self._parts.collate, self._parts.split)
 
 
 class Loader(_ByIndex):
@@ -124,9 +124,9 @@ class Loader(_ByIndex):
         else:
             with no_loader_warnings():
                 self._batches = iter(self.loader)
-            let_be_killed(self._batches)
+            allow_kill(self._batches)
             if self._draws:
-                batches = forked(self._batches, len(self._keys))
+                batches = fetch_forked(self._batches, len(self._keys))
             else:
                 batches = self._batches
         yield from self._parts.augmented(prefetch(batches, self._parts.context), epoch, start)
@@ -176,7 +176,7 @@ class _FetchBatch(PickledWithImports, Dataset[Any]):
         return self._fetch(indices)
 
     def _fetch(self, indices: list[int]) -> Any:
-        return collated(examples_of(self.data, indices), indices, self._collate, self._split)
+        return collate_examples(fetch_examples(self.data, indices), indices, self._collate, self._split)
 
     def here(self, keys: Iterable[Key]) -> Iterator[Any]:
         """Fetch batches in the process that trains. Its random numbers are the same as if workers fetched them."""
@@ -191,7 +191,9 @@ class CollateError(ValueError):
     """Examples make no batch."""
 
 
-def collated(examples: list[Any], indices: Sequence[int], collate: Callable[[list[Any]], Any], split: str) -> Any:
+def collate_examples(
+    examples: list[Any], indices: Sequence[int], collate: Callable[[list[Any]], Any], split: str
+) -> Any:
     """Return a batch of these examples.
 
     Raises CollateError where they are at fault, and not a function of the user; SharedMemoryError where that is full.
@@ -200,9 +202,11 @@ def collated(examples: list[Any], indices: Sequence[int], collate: Callable[[lis
         return collate(examples)
     except Exception as error:
         if is_out_of_shared_memory(error):
-            raise SharedMemoryError(f"no room for a batch of [data.{split}]: {error}; {REMEDIES['SIGBUS']}") from error
+            raise SharedMemoryError(
+                f"no room for a batch of [data.{split}]: {error}; {REMEDY_BY_SIGNAL['SIGBUS']}"
+            ) from error
         own = collate is not default_collate
-        kinds = [*map(_shapes, examples)]
+        kinds = [*map(_describe_shapes, examples)]
         if len({*kinds}) == 1 and not own:
             kinds = [*map(_types, examples)]
         text = f"example {indices[0]} has {kinds[0]}: it makes no batch"
@@ -216,7 +220,7 @@ def collated(examples: list[Any], indices: Sequence[int], collate: Callable[[lis
         raise CollateError(f"[data.{split}]: {text}") from error
 
 
-def _shapes(example: Any) -> str:
+def _describe_shapes(example: Any) -> str:
     """Return the shapes of the tensors and arrays of an example in words."""
     shapes = [f"shape {tuple(leaf.shape)}" for leaf in tree_leaves(example) if hasattr(leaf, "shape")]
     return ", ".join(shapes) or "no tensor"
@@ -226,7 +230,7 @@ def _types(example: Any) -> str:
     return f"the types {', '.join(type(leaf).__name__ for leaf in tree_leaves(example))}"
 
 
-def examples_of(data: Any, indices: list[int]) -> list[Any]:
+def fetch_examples(data: Any, indices: list[int]) -> list[Any]:
     """Return the examples, all at once where the dataset has `__getitems__`."""
     fetch: Callable[[list[int]], list[Any]] | None = getattr(data, "__getitems__", None)
     if fetch:
@@ -241,7 +245,7 @@ def may_draw(data: Any) -> bool:
     return type(data) is not TensorDataset
 
 
-def forked(batches: Iterator[Any], count: int) -> Iterator[Any]:
+def fetch_forked(batches: Iterator[Any], count: int) -> Iterator[Any]:
     """Yield so many batches. The training's random numbers are the same whether they are fetched here or by workers."""
     fork = GeneratorFork()
     for _ in range(count):  # a resume at the end of an epoch does not go beyond it either
@@ -261,12 +265,12 @@ class OnDevice(_ByIndex):
         super().__init__(data, parts)
         context = parts.context
         self.loader = None
-        with seeded(derive_seed(context.seed, RNGStream.EXAMPLES)):
+        with seed_temporarily(derive_seed(context.seed, RNGStream.EXAMPLES)):
             every = [*range(len(data))]
-            full = collated(examples_of(data, every), every, parts.collate, parts.split)
+            full = collate_examples(fetch_examples(data, every), every, parts.collate, parts.split)
         _check_rows(full, len(data), parts)
         self._full = context.to_device(full)
-        note = f"{sum(tensor.nbytes for tensor in tensors(self._full)) / 2**20:.1f} MiB on {context.device}"
+        note = f"{sum(tensor.nbytes for tensor in iter_tensors(self._full)) / 2**20:.1f} MiB on {context.device}"
         self.info = self._sampler.describe(type(data).__name__, note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
@@ -274,7 +278,7 @@ class OnDevice(_ByIndex):
         shards = self._sampler.batches(epoch, start, self._parts.context.device)
         yield from self._parts.augmented((_rows(self._full, shard) for shard in shards), epoch, start)
 
-    def _collated(self, indices: list[int]) -> Any:
+    def _collate_indices(self, indices: list[int]) -> Any:
         return _rows(self._full, torch.tensor(indices, device=self._parts.context.device))
 
 

@@ -14,14 +14,14 @@ from torch.utils.data import default_collate
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
-from hookflow.hooks.arguments import cannot_take, parameters_of, wrong_arguments
-from hookflow.numbers import counted
+from hookflow.hooks.arguments import find_argument_problems, find_call_problem, parameters_of
+from hookflow.numbers import format_count
 from hookflow.pipeline.by_epoch import ByEpoch
 from hookflow.pipeline.components import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
-from hookflow.pipeline.use import refer
+from hookflow.pipeline.use import resolve_use
 from hookflow.runner.data.batches import DataContext, OwnStates, is_for_training, size_cannot_be_set
-from hookflow.runner.device.random_state import RNGStream, batch_seed, derive_seed, seeded
+from hookflow.runner.device.random_state import RNGStream, batch_seed, derive_seed, seed_temporarily
 
 CALLED_WITH = {
     "collate": ("a list of examples",),
@@ -32,7 +32,7 @@ CALLED_WITH = {
 }
 """The arguments of each named part."""
 
-SAMPLERS = ("sampler", "batch_sampler")
+SAMPLER_KEYS = ("sampler", "batch_sampler")
 """The parts that are made for a dataset, with the run's seed where they take one."""
 
 
@@ -139,7 +139,7 @@ def loader_parts(
     shown = public.named()
     for name, part in section.named().items():
         try:
-            make = refer(part.use, base, place(f"{name}.use"))
+            make = resolve_use(part.use, base, place(f"{name}.use"))
             result[name] = _made(name, part, shown[name], make, place, context.seed)
         except UserError as error:
             problems += error.problems
@@ -169,21 +169,21 @@ def _made(
     if not callable(make):
         message = f'{name} must be a function or a class, and "{part.use}" is a {type(make).__name__}'
         raise UserError(Problem(message, where))
-    is_object = isinstance(make, type) and name not in SAMPLERS
+    is_object = isinstance(make, type) and name not in SAMPLER_KEYS
     if is_object:
         takes = []
     else:
         takes = [p.name for p in parameters_of(make) if p.name not in part.args]
-    filled = {*takes[: len(called_with)], *({"seed"} if name in SAMPLERS else ())}
+    filled = {*takes[: len(called_with)], *({"seed"} if name in SAMPLER_KEYS else ())}
 
     def argument(provided: str) -> Where:
         return place(f"{name}.args.{provided}" if provided else name)
 
-    wrong = wrong_arguments(make, part.args, name, argument, filled, public=public.args)
+    wrong = find_argument_problems(make, part.args, name, argument, filled, public=public.args)
     problems = list(wrong)
     if problems:
         raise UserError(problems)
-    if name in SAMPLERS and "seed" in takes:
+    if name in SAMPLER_KEYS and "seed" in takes:
         offered = {"seed": seed}
     else:
         offered = {}
@@ -191,7 +191,7 @@ def _made(
         made: Any = make(**part.args)
     else:
         made = partial(make, **{**offered, **part.args})
-    why = cannot_take(made, *called_with)
+    why = find_call_problem(made, *called_with)
     if why:
         message = f"{name} is called with {' and '.join(called_with)}, and {part.use} cannot be: {why}"
         raise UserError(Problem(message, where))
@@ -359,7 +359,7 @@ class ChangingBatchSampler(BatchSampler):
         return (sharding.shard(order, index) for index in range(start, self.batches_in(epoch)))
 
     def describe(self, name: str, note: str, *, synthetic: bool) -> DataInfo:
-        changes = [f"{size} after {counted(first, 'epoch')}" for first, size in self._sizes.stages[1:]]
+        changes = [f"{size} after {format_count(first, 'epoch')}" for first, size in self._sizes.stages[1:]]
         described = f"batches of {', '.join(changes)}"
         return super().describe(name, "; ".join(filter(None, (described, note))), synthetic=synthetic)
 
@@ -390,7 +390,7 @@ class DrawnSampler:
                 set_epoch = getattr(owner, "set_epoch", None)
                 if set_epoch:
                     set_epoch(epoch)
-            with seeded(derive_seed(self._seed, RNGStream.ORDER, epoch)):
+            with seed_temporarily(derive_seed(self._seed, RNGStream.ORDER, epoch)):
                 return [*self.sampler]
 
     def indices(self, epoch: int) -> list[int]:

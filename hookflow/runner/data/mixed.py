@@ -12,8 +12,8 @@ import torch
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
-from hookflow.numbers import counted
-from hookflow.runner.data.batches import DataContext, OwnStates, SizedSource, own_parts
+from hookflow.numbers import format_count
+from hookflow.runner.data.batches import DataContext, OwnStates, SizedSource, list_own_parts
 from hookflow.runner.device.random_state import RNGStream, derive_seed
 
 EpochEnd = Literal["shortest", "longest"]
@@ -140,7 +140,7 @@ class SetReader:
         try:
             batch = next(self._batches)
         except StopIteration:
-            promised = counted(len(self._source), "batch")
+            promised = format_count(len(self._source), "batch")
             message = f"the training data {self._name} promised {promised}, and gave {index}"
             hint = "its __len__ must be the number of batches that it yields in an epoch"
             raise UserError(Problem(message, hint=hint)) from None
@@ -198,7 +198,7 @@ class MixedSource(SizedSource):
         """Return what the user has made of all sets; each set saves its own."""
         parts = {}
         for name, source in self.sets.items():
-            for k, part in enumerate(own_parts(source)):
+            for k, part in enumerate(list_own_parts(source)):
                 parts[f"{name}_{k}"] = part
         return OwnStates(**parts)
 
@@ -209,7 +209,7 @@ class MixedSource(SizedSource):
         is_synthetic = False
         for name, source in self.sets.items():
             lengths[name] = len(source)
-            notes.append(f"{name}: {counted(len(source), 'batch')}")
+            notes.append(f"{name}: {format_count(len(source), 'batch')}")
             examples += source.info["examples"]
             is_synthetic |= source.info["synthetic"]
         steps = epoch_end

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 
 from hookflow.errors import first_few
-from hookflow.runner.device.random_state import GENERATORS
+from hookflow.runner.device.random_state import GENERATOR_TYPES
 
-DEPTH = 4
+MAX_SEARCH_DEPTH = 4
 """How deep it is looked for generators: a dataset, its transforms, one of them, its generator."""
 
-ITEMS = 32
+MAX_ITEMS = 32
 """The most items of a list or a dictionary at which it is looked."""
 
-OBJECTS = 2000
+MAX_OBJECTS = 2000
 """The most attributes and items at which it is looked in all."""
 
-OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+OPAQUE_TYPES = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 
 def warn_of_copies(data: Any, workers: int, say: Callable[..., None]) -> None:
@@ -41,14 +41,14 @@ def warn_of_copies(data: Any, workers: int, say: Callable[..., None]) -> None:
 
 def find_generators(owner: Any) -> dict[str, Any]:
     """Return the random generators among the attributes of an object, by name, with dots where they lie deeper."""
-    return dict(_generators_in(owner, DEPTH, iter(range(OBJECTS))))
+    return dict(_generators_in(owner, MAX_SEARCH_DEPTH, iter(range(MAX_OBJECTS))))
 
 
 def _generators_in(owner: Any, depth: int, left: Iterator[int]) -> Iterator[tuple[str, Any]]:
     for name, value in _parts(owner):
         if next(left, None) is None:
             return
-        if isinstance(value, GENERATORS):
+        if isinstance(value, GENERATOR_TYPES):
             yield name, value
         elif depth > 1:
             for inner, generator in _generators_in(value, depth - 1, left):
@@ -58,10 +58,10 @@ def _generators_in(owner: Any, depth: int, left: Iterator[int]) -> Iterator[tupl
 def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of an object, or the first items of a collection, by name."""
     if isinstance(owner, list | tuple):
-        yield from ((str(k), item) for k, item in enumerate(owner[:ITEMS]))
+        yield from ((str(k), item) for k, item in enumerate(owner[:MAX_ITEMS]))
     elif isinstance(owner, dict):
-        yield from ((str(key), item) for key, item in islice(owner.items(), ITEMS))
-    elif not isinstance(owner, OPAQUE):
+        yield from ((str(key), item) for key, item in islice(owner.items(), MAX_ITEMS))
+    elif not isinstance(owner, OPAQUE_TYPES):
         yield from list(getattr(owner, "__dict__", {}).items())
 
 

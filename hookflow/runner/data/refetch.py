@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hookflow.runner.data.source import Source, close
-from hookflow.runner.process.signals import WorkerHangs
+from hookflow.runner.process.signals import WorkerHangError
 
 
 def can_refetch(data: Mapping[str, Source]) -> bool:
@@ -31,7 +31,7 @@ def refetched_epoch(source: Source, epoch: int, start: int, say: Callable[..., N
             batch = next(batches)
         except StopIteration:
             return
-        except WorkerHangs as hang:
+        except WorkerHangError as hang:
             say(f"{hang}: new workers fetch it, and the ranks finish this iteration", "warn")
             close(source)
             if index == start and hasattr(source, "load_state_dict"):

@@ -11,11 +11,11 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 from hookflow.pipeline.by_epoch import ByEpoch, batches_by_epoch, parse_counts
 from hookflow.pipeline.components import DataSection
 from hookflow.pipeline.schema import Pipeline
-from hookflow.pipeline.values import limited_batches
+from hookflow.pipeline.values import compute_num_batches
 from hookflow.runner.data.batches import (
     DataContext,
     OverLoader,
@@ -23,8 +23,8 @@ from hookflow.runner.data.batches import (
     SizeAttribute,
     SizedSource,
     Sizes,
+    compute_fingerprint,
     data_info,
-    fingerprint,
     set_epoch_of,
     sets_of,
     split_of,
@@ -34,10 +34,10 @@ from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.mixed import MixedSource
 from hookflow.runner.data.own_generators import warn_of_copies
 from hookflow.runner.data.stream import Stateful, stream_source
-from hookflow.runner.data.workers import answer_for_unsent_batches
-from hookflow.runner.device.random_state import random_state, seeded, set_random_state
+from hookflow.runner.data.workers import send_errors_for_unsent_batches
+from hookflow.runner.device.random_state import random_state, seed_temporarily, set_random_state
 
-EXPECTED = (
+EXPECTED_SOURCE = (
     "a dataset, with a loader beside use; a torch.utils.data.DataLoader, or another iterable of batches that has a "
     "length; or an object with info, __len__ and epoch(epoch, start)"
 )
@@ -193,7 +193,7 @@ def _check_not_empty(count: int, where: Where, hint: str = "is it smaller than a
         raise UserError(Problem("the dataset yields no batches", where, hint))
 
 
-def _not_a_source(made: Any, why: str, where: Where, hint: str = f"it should make {EXPECTED}") -> UserError:
+def _not_a_source(made: Any, why: str, where: Where, hint: str = f"it should make {EXPECTED_SOURCE}") -> UserError:
     return UserError(Problem(f"this makes a {type(made).__name__}, {why}", where, hint))
 
 
@@ -248,7 +248,7 @@ class Batches(OverLoader):
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         self.compare_length(len(self.loader), "batches", self._context.say)
         set_epoch_of(self.loader, ("sampler", "batch_sampler"), epoch)
-        answer_for_unsent_batches()  # workers are forked off this process
+        send_errors_for_unsent_batches()  # workers are forked off this process
         given = start
         for batch in self._from(start):
             if given < self._streams:
@@ -256,12 +256,12 @@ class Batches(OverLoader):
             given += 1
             yield self._context.to_device(batch)
         if given != len(self.loader):
-            message = f"{self.info['name']} promised {counted(len(self.loader), 'batch')} in an epoch"
+            message = f"{self.info['name']} promised {format_count(len(self.loader), 'batch')} in an epoch"
             self._warn_once(f"{message}, and gave {given:,}; {SAME_STREAM}")
 
     def _compare_workers(self, batch: Any, index: int) -> None:
         """Warn where the first batches of an epoch, each of another worker, are the same."""
-        mark = fingerprint(batch)
+        mark = compute_fingerprint(batch)
         if index == 0:
             self._first_batches.clear()
         if mark in self._first_batches:
@@ -365,13 +365,13 @@ def _sizes_of(loader: Any, world: int) -> Sizes:
     return here, (lambda index: here(index) * world) if even else None
 
 
-DATA = {"train": "training", "val": "validation", "test": "test"}
+DATA_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 
 def called(split: str) -> str:
     """Return what messages call a source: "the validation data", "the validation data ood"."""
     name, _, own = split.partition(".")
-    return f"the {DATA[name]} data{f' {own}' * bool(own)}"
+    return f"the {DATA_NAMES[name]} data{f' {own}' * bool(own)}"
 
 
 def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., None]) -> dict[str, Source]:
@@ -388,13 +388,13 @@ def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., Non
         if written is None:
             continue
         whole = batches_by_epoch(source)
-        limited = whole.mapped(partial(limited_batches, written))
+        limited = whole.mapped(partial(compute_num_batches, written))
         if limited != whole:
             result[split] = LimitedSource(source, limited, key)
             say(f"{key}: {limited.at(0)} of {len(source)} batches of {called(split)} are used", "warn")
     if run.overfit is not None and "train" in data:
         num_batches = len(data["train"])
-        batches = limited_batches(run.overfit, num_batches)
+        batches = compute_num_batches(run.overfit, num_batches)
         result["train"] = same = RepeatedSource(data["train"], batches, "run.overfit", run.seed)
         validation = sets_of("val", data)
         result |= dict.fromkeys(validation, same)
@@ -478,7 +478,7 @@ class RepeatedSource(LimitedSource):
         self._batches: list[Any] = []
         self._sizes: dict[str, list[int]] = {}
         self._batch_sets: list[str | None] = []
-        with seeded(seed):
+        with seed_temporarily(seed):
             for index, batch in enumerate(super().epoch(0)):
                 self._batches.append(batch)
                 self._batch_sets.append(getattr(source, "batch_set", None))

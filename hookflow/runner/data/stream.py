@@ -12,28 +12,28 @@ from torch.utils.data import IterableDataset
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 from hookflow.pipeline.registry import missing_package
 from hookflow.runner.data.batches import (
     DataContext,
     OverLoader,
     SizeAttribute,
     Sizes,
+    compute_fingerprint,
     data_info,
-    fingerprint,
     set_epoch_of,
 )
-from hookflow.runner.data.loader import collated
+from hookflow.runner.data.loader import collate_examples
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.own_generators import find_generators, load_generators, save_generators
 from hookflow.runner.data.worker_share import WorkerShare, this_worker
 from hookflow.runner.data.workers import (
     PickledWithImports,
-    answer_for_unsent_batches,
+    allow_kill,
     end_workers,
-    let_be_killed,
     loader_options,
     no_loader_warnings,
+    send_errors_for_unsent_batches,
 )
 from hookflow.runner.device.random_state import (
     GeneratorFork,
@@ -44,7 +44,7 @@ from hookflow.runner.device.random_state import (
     set_random_state,
 )
 
-STATES = ("data", "examples")
+STATE_KEYS = ("data", "examples")
 """The keys of a pass's state that hold the dataset's own state, and its iterator's."""
 
 
@@ -144,11 +144,11 @@ class SeededIterator:
         batch = None
         if len(drawn) >= of.world:
             indices = range(first, first + len(mine) * of.world, of.world)
-            batch = collated(mine, indices, of.collate, of.split)
+            batch = collate_examples(mine, indices, of.collate, of.split)
         assert self._share is not None
         mark = None
         if is_first:
-            mark = fingerprint(batch)
+            mark = compute_fingerprint(batch)
         return StreamBatch(batch, len(mine), len(drawn), self._worker, bool(self._share.divides), mark)
 
     def _seed_for(self, batch: int) -> None:
@@ -208,7 +208,7 @@ class SeededIterator:
         return drawn
 
     def _states(self) -> dict[str, Any]:
-        parts = zip(STATES, (self._of.data, self._examples), strict=True)
+        parts = zip(STATE_KEYS, (self._of.data, self._examples), strict=True)
         states = {key: part.state_dict() for key, part in parts if hasattr(part, "state_dict")}
         return states | ({"share": self._share.state_dict()} if self._share else {})
 
@@ -244,14 +244,14 @@ class SeededIterator:
         self._drawn = state["drawn"]
         self._over = state["over"]
         self._draws_random = state["early"] or not state["batches"]
-        self._earlier = {key: deepcopy(state[key]) for key in (*STATES, "share") if key in state}
+        self._earlier = {key: deepcopy(state[key]) for key in (*STATE_KEYS, "share") if key in state}
         self._sizes = [list(pair) for pair in state["sizes"]]
         self._generators = state.get("generators", {})
 
 
 def has_state(state: dict[str, Any]) -> bool:
     """Say whether a dataset or its iterator has a state of its own in that of a pass."""
-    return any(key in state for key in STATES)
+    return any(key in state for key in STATE_KEYS)
 
 
 def examples_to_reload(state: Any) -> int:
@@ -263,7 +263,7 @@ def examples_to_reload(state: Any) -> int:
     return sum(examples_to_reload(inner) for inner in state.values())
 
 
-END = object()
+END_OF_PASS = object()
 """The mark behind the last batch of a pass."""
 
 
@@ -361,7 +361,7 @@ class Stateful(OverLoader):
         given = 0
         while given != self._most_batches:
             batch = self._fetch()
-            if batch is END:
+            if batch is END_OF_PASS:
                 self._check_pass()
                 break
             given += 1
@@ -385,20 +385,20 @@ class Stateful(OverLoader):
         return batch
 
     def _fetch(self) -> Any:
-        """Return the next batch of the pass, or END."""
+        """Return the next batch of the pass, or END_OF_PASS."""
         assert self._stream is not None
-        return next(self._stream, END)
+        return next(self._stream, END_OF_PASS)
 
     def _check_pass(self) -> None:
         """Look at what the pass has given, which is over."""
 
     def _next_batch(self) -> Any:
         batch = self._fetch()
-        if batch is END:
+        if batch is END_OF_PASS:
             self._check_pass()
             self._stream = self._started()
             batch = self._fetch()
-        if batch is END:
+        if batch is END_OF_PASS:
             raise self._is_empty()
         return batch
 
@@ -417,14 +417,14 @@ class Stateful(OverLoader):
 
     def _started(self, state: Any = None) -> Iterator[Any]:
         """Begin a new pass, or go on with one in the state of the loader."""
-        answer_for_unsent_batches()  # workers of a loader of the user's are forked off this process
+        send_errors_for_unsent_batches()  # workers of a loader of the user's are forked off this process
         self._passes += state is None
         set_epoch_of(self.loader, ("dataset", "sampler", "batch_sampler"), self._passes - 1)
         if state is not None:
             self.loader.load_state_dict(state)
         with no_loader_warnings():
             stream: Iterator[Any] = iter(self.loader)
-        let_be_killed(stream)
+        allow_kill(stream)
         return stream
 
     def state_dict(self) -> dict[str, Any]:
@@ -516,8 +516,8 @@ class StreamSource(Stateful):
     def _fetch(self) -> Any:
         with self._fork.drawing():
             fetched = super()._fetch()
-        if fetched is END:
-            return END
+        if fetched is END_OF_PASS:
+            return END_OF_PASS
         self._size = fetched.size
         self._total = fetched.total
         self._given += fetched.total
@@ -536,7 +536,7 @@ class StreamSource(Stateful):
             part = f"the part of worker {fetched.worker} of {name}"
         else:
             part = name
-        message = f"{part} has {counted(fetched.total, 'example')}, and each of the {self._world} ranks needs one"
+        message = f"{part} has {format_count(fetched.total, 'example')}, and each of the {self._world} ranks needs one"
         return UserError(Problem(message, self._parts.place("workers" if workers > 1 else ""), "use fewer workers"))
 
     def _warn_of_division(self) -> None:
@@ -582,7 +582,9 @@ class StreamSource(Stateful):
         least = promised - max(section.workers, 1) * (left_out - 1)
         if least <= given <= promised:
             return
-        message = f"{self.info['name']} says that it has {counted(promised, 'example')}, and gave {given:,} in one pass"
+        message = (
+            f"{self.info['name']} says that it has {format_count(promised, 'example')}, and gave {given:,} in one pass"
+        )
         hint = "let it take the share of its worker by torch.utils.data.get_worker_info()"
         if given <= promised or section.workers < 2:
             self._warn_once("length", f"{message}; its __len__ must be how many it gives")

@@ -30,34 +30,34 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.signal_handling import _remove_worker_pids  # type: ignore[attr-defined]
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.run_lock import processor_limit
+from hookflow.events.run_lock import find_processor_limit
 from hookflow.numbers import size
-from hookflow.pipeline.use import import_file, imported_files
+from hookflow.pipeline.use import import_file, list_run_files
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.worker_share import this_worker, watch_worker_info
 from hookflow.runner.process.launch import cores
-from hookflow.runner.process.signals import SIGNALS, signals_blocked
-from hookflow.user_code import FRAME
+from hookflow.runner.process.signals import END_SIGNALS, signals_blocked
+from hookflow.user_code import FRAME_PATTERN
 
 Result = TypeVar("Result")
 
 # PyTorch's messages: of an exception in a worker; of a killed worker; of one that has left; of one that is gone for an
 # unknown reason; of an exception in the thread that pins memory.
-CAUGHT = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal ")
-KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)")
-LEFT = re.compile(r"DataLoader worker \(pid (\d+)\) exited unexpectedly with exit code (\d+)")
-GONE = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]+)\) exited unexpectedly")
-PINNING = "in pin memory thread"
+CAUGHT_PATTERN = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal ")
+KILLED_PATTERN = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)")
+LEFT_PATTERN = re.compile(r"DataLoader worker \(pid (\d+)\) exited unexpectedly with exit code (\d+)")
+GONE_PATTERN = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]+)\) exited unexpectedly")
+PIN_THREAD_MESSAGE = "in pin memory thread"
 
-PATIENCE = 10.0
+EXIT_CODE_WAIT_SECONDS = 10.0
 """Seconds in which a worker has an exit code, where PyTorch has only seen yet that its socket is gone."""
 
-CRASHED = "a library crashed in it; with workers = 0 the training itself crashes, and shows where"
-REMEDIES = {
+CRASH_REMEDY = "a library crashed in it; with workers = 0 the training itself crashes, and shows where"
+REMEDY_BY_SIGNAL = {
     "SIGKILL": "probably this machine was out of memory: use fewer workers, or smaller batches",
     "SIGBUS": "probably shared memory ran out: enlarge /dev/shm (docker run --shm-size=8g), or use fewer workers",
     "SIGXCPU": "its limit of processor time (ulimit -t) is used up",
-    **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"), CRASHED),
+    **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"), CRASH_REMEDY),
 }
 """Advice, by the signal that killed a worker."""
 
@@ -66,7 +66,7 @@ class WorkerError(Exception):
     """A worker of a loader has raised, or died. The worker's traceback is a note."""
 
 
-def explaining_worker_errors(train: Callable[[], Result]) -> Result:
+def call_explaining_worker_errors(train: Callable[[], Result]) -> Result:
     """Call `train`; raise a WorkerError of one line for what a worker of a loader has raised or died of.
 
     PyTorch raises an exception about a killed worker wherever Python is when SIGCHLD arrives. That may be here, while
@@ -76,24 +76,24 @@ def explaining_worker_errors(train: Callable[[], Result]) -> Result:
         return train()
     except Exception as error:
         try:
-            explained = _explained(error)
+            explained = _make_worker_error(error)
         except RuntimeError as raised:
-            explained = _explained(raised)
+            explained = _make_worker_error(raised)
         if explained is None:
             raise
         raise explained from None
 
 
-def _explained(error: Exception) -> WorkerError | None:
+def _make_worker_error(error: Exception) -> WorkerError | None:
     """Return the error in one line; None where it is not about a worker."""
     text = str(error)
-    killed = KILLED.search(f"{text}\n{error.__cause__}")
+    killed = KILLED_PATTERN.search(f"{text}\n{error.__cause__}")
     if killed:
-        return _in_the_place_of(error, _died(*killed.groups()))
-    left = LEFT.search(f"{text}\n{error.__cause__}")
+        return _in_the_place_of(error, _describe_death(*killed.groups()))
+    left = LEFT_PATTERN.search(f"{text}\n{error.__cause__}")
     if left:
         return _in_the_place_of(error, _left(*left.groups()))
-    gone = GONE.match(text)
+    gone = GONE_PATTERN.match(text)
     if gone or _is_cut_off(error):
         if gone:
             pids = {int(pid) for pid in gone[1].split(",")}
@@ -102,9 +102,11 @@ def _explained(error: Exception) -> WorkerError | None:
         owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
         fetching = next((owner for owner in owners if getattr(owner, "_workers", None)), None)
         return _in_the_place_of(error, _end_of_one(fetching, pids))
-    caught = CAUGHT.match(text)
+    caught = CAUGHT_PATTERN.match(text)
     if caught:
-        behind = FRAME.split(text.rstrip())[-1].splitlines()[1:]  # the code of the last frame, what it raised, notes
+        behind = FRAME_PATTERN.split(text.rstrip())[-1].splitlines()[
+            1:
+        ]  # the code of the last frame, what it raised, notes
         message = next((line for line in behind if not line.startswith(" ")), behind[-1] if behind else "")
         return _in_the_place_of(error, f"worker {caught[1]}: {message.strip()}", text[caught.end() :].rstrip())
     return None
@@ -126,17 +128,17 @@ def _end_of_one(fetching: Any, gone: Collection[int]) -> str:
     workers = getattr(fetching, "_workers", ())
     waits_for = getattr(fetching, "_workers_status", ())
     unfinished = {worker.pid for worker, waits in zip(workers, waits_for, strict=False) if waits}.union(gone)
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + EXIT_CODE_WAIT_SECONDS
     while time.monotonic() < until:
         for worker in workers:
             code = worker.exitcode
             if code is None or (code == 0 and worker.pid not in unfinished):
                 continue
             if code < 0:
-                return _died(worker.pid, signal.strsignal(-code) or str(-code))
+                return _describe_death(worker.pid, signal.strsignal(-code) or str(-code))
             return _left(worker.pid, code)
-        time.sleep(PATIENCE / 50)
-    return f"a DataLoader worker died without an exception: {REMEDIES['SIGKILL']}"
+        time.sleep(EXIT_CODE_WAIT_SECONDS / 50)
+    return f"a DataLoader worker died without an exception: {REMEDY_BY_SIGNAL['SIGKILL']}"
 
 
 def _is_cut_off(error: Exception) -> bool:
@@ -144,7 +146,7 @@ def _is_cut_off(error: Exception) -> bool:
     if not isinstance(error, EOFError | ConnectionError | FileNotFoundError):
         return False
     frames = traceback.extract_tb(error.__traceback__)
-    return PINNING in str(error) or any(frame.name == "_try_get_data" for frame in frames)
+    return PIN_THREAD_MESSAGE in str(error) or any(frame.name == "_try_get_data" for frame in frames)
 
 
 def _left(pid: object, code: object) -> str:
@@ -154,26 +156,26 @@ def _left(pid: object, code: object) -> str:
     return f"{text}: the dataset, or what it calls, has ended its process"
 
 
-def _died(pid: object, described: str) -> str:
+def _describe_death(pid: object, described: str) -> str:
     """Say which signal a worker died of, as the C library describes it, and what to try."""
     of = next((Signal for Signal in signal.Signals if signal.strsignal(Signal) == described.strip()), None)
     if of is None:
         return f"a DataLoader worker (pid {pid}) died of a signal: {described.strip()}"
     remedy = ""
-    if of.name in REMEDIES:
-        remedy = f": {REMEDIES[of.name]}"
-    if of == signal.SIGKILL and (limit := processor_limit()):
+    if of.name in REMEDY_BY_SIGNAL:
+        remedy = f": {REMEDY_BY_SIGNAL[of.name]}"
+    if of == signal.SIGKILL and (limit := find_processor_limit()):
         remedy += f"; or {limit} is used up"
     return f"a DataLoader worker (pid {pid}) was killed by {of.name} (signal {of.value}){remedy}"
 
 
-GRACE = 5.0
+STOP_GRACE = 5.0
 """Seconds that all workers of a loader have to leave together; then they are killed."""
 
-HANDED = forkserver.MAXFDS_TO_SEND - 32
+MAX_SENT = forkserver.MAXFDS_TO_SEND - 32
 """How many tensors a fork server hands to a worker, each as an open file; the worker's queues need some, too."""
 
-SHM = Path("/dev/shm")  # noqa: S108
+SHARED_MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108
 """Where Linux keeps memory that processes share."""
 
 
@@ -231,7 +233,7 @@ def _start_method(fetches: "PickledWithImports", name: str, parts: LoaderParts) 
     if chosen == "fork" or (chosen is None and (main is None or not main.name.startswith("hookflow."))):
         return "fork"
     probe = _CountingPickler()
-    why = probe.unpicklable(fetches) or (chosen != "spawn" and probe.too_many())
+    why = probe.find_pickle_problem(fetches) or (chosen != "spawn" and probe.too_many())
     if why:
         if chosen:
             message = f'"{chosen}" workers need data that can be pickled, and {name} cannot be: {why}'
@@ -259,10 +261,10 @@ class PickledWithImports:
     """Something that a new process can unpickle: it imports the user's files first, whose modules it would not know."""
 
     def __reduce__(self) -> Any:
-        return _imported, ([*imported_files()], type(self)), self.__dict__
+        return _import_and_make, ([*list_run_files()], type(self)), self.__dict__
 
 
-def _imported(paths: list[str], cls: type[Any]) -> Any:
+def _import_and_make(paths: list[str], cls: type[Any]) -> Any:
     for path in paths:
         import_file(Path(path), path, None)
     return object.__new__(cls)
@@ -277,7 +279,7 @@ class _CountingPickler(pickle.Pickler):
         super().__init__(self._out, pickle.HIGHEST_PROTOCOL, buffer_callback=self._count)
         self.dispatch_table = ForkingPickler(io.BytesIO()).dispatch_table
 
-    def unpicklable(self, value: Any) -> str:
+    def find_pickle_problem(self, value: Any) -> str:
         """Return why a value cannot be pickled for a process that is being started; empty where it can."""
         try:
             self.dump(value)
@@ -291,16 +293,16 @@ class _CountingPickler(pickle.Pickler):
     def too_many(self) -> str:
         """Return why a fork server cannot hand a worker the tensors of what was pickled; empty where it can."""
         count = len(self._tensors)
-        if count <= HANDED:
+        if count <= MAX_SENT:
             return ""
-        return f"its {count:,} tensors are more than the {HANDED} that a worker can be handed; stacked, they are few"
+        return f"its {count:,} tensors are more than the {MAX_SENT} that a worker can be handed; stacked, they are few"
 
     def too_big(self, workers: int) -> str:
         """Return why so many workers cannot have what was pickled; empty where they can."""
         unshared = (tensor for tensor in self._tensors if not tensor.is_shared())
         shared = sum(tensor.nbytes for tensor in unshared)
-        if SHM.exists() and shared > (free := shutil.disk_usage(SHM).free):
-            return f"its tensors ({size(shared)}) do not fit into {SHM} ({size(free)} free)"
+        if SHARED_MEMORY_FOLDER.exists() and shared > (free := shutil.disk_usage(SHARED_MEMORY_FOLDER).free):
+            return f"its tensors ({size(shared)}) do not fit into {SHARED_MEMORY_FOLDER} ({size(free)} free)"
         copied = self._out.bytes * workers
         free = psutil.virtual_memory().available
         if copied > free:
@@ -350,15 +352,15 @@ class UnsentBatchError(Exception):
     """A worker cannot send what it has made: a batch, or an exception."""
 
 
-def answer_for_unsent_batches() -> None:
+def send_errors_for_unsent_batches() -> None:
     """Have the workers of loaders answer with an error where what they have made cannot be pickled.
 
     Python prints a traceback in the worker and drops it, and the training would wait for it for ever.
     """
-    queues.Queue._on_queue_feeder_error = _answer_by_an_error  # type: ignore[attr-defined]
+    queues.Queue._on_queue_feeder_error = _put_error  # type: ignore[attr-defined]
 
 
-def _answer_by_an_error(queue: Any, error: Exception, item: Any) -> None:
+def _put_error(queue: Any, error: Exception, item: Any) -> None:
     """Put an error in the place of an item that a queue of a worker cannot send; elsewhere print the traceback."""
     worker, _ = this_worker()
     is_of_a_loader = get_worker_info() is not None and isinstance(item, tuple) and len(item) == 2
@@ -369,24 +371,24 @@ def _answer_by_an_error(queue: Any, error: Exception, item: Any) -> None:
     target = getattr(mp.current_process(), "_target", None)
     with_state = getattr(target, "__module__", "").startswith("torchdata")
     if hasattr(data, "initial_state"):  # torchdata's, as a worker begins
-        queue.put((index, replace(data, initial_state=_unsent(error, worker, "the state of the dataset"))))
+        queue.put((index, replace(data, initial_state=_make_unsent_error(error, worker, "the state of the dataset"))))
         return
     if with_state:
         batch = data[0]
     else:
         batch = data
-    answer = _unsent(error, worker, "a batch")
+    answer = _make_unsent_error(error, worker, "a batch")
     if isinstance(batch, ExceptionWrapper):
         answer.exc_msg = batch.exc_msg  # the exception cannot be pickled, its traceback can
     queue.put((index, (answer, worker, None) if with_state else answer))
 
 
-def _unsent(error: Exception, worker: int, what: str) -> ExceptionWrapper:
+def _make_unsent_error(error: Exception, worker: int, what: str) -> ExceptionWrapper:
     """Return an error as PyTorch's workers send it: `what` could not be sent."""
     text = f"{what} cannot be sent to the training: {type(error).__name__}: {error}"
     unsent: Exception = UnsentBatchError(text)
     if is_out_of_shared_memory(error):
-        unsent = SharedMemoryError(f"{text}; {REMEDIES['SIGBUS']}")
+        unsent = SharedMemoryError(f"{text}; {REMEDY_BY_SIGNAL['SIGBUS']}")
     return ExceptionWrapper((type(unsent), unsent, None), f"in DataLoader worker process {worker}")
 
 
@@ -402,22 +404,22 @@ class WorkerInit(PickledWithImports):
         self._then = then
 
     def __call__(self, worker: int) -> None:
-        for number in SIGNALS:
+        for number in END_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
         server: Any = forkserver._forkserver
         pipe = server._forkserver_alive_fd
         if pipe is not None:
             os.close(pipe)
             server._forkserver_alive_fd = None
         mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
-        answer_for_unsent_batches()
+        send_errors_for_unsent_batches()
         watch_worker_info(is_read=self._then is not None)
         if self._then:
             self._then(worker)
 
 
-def let_be_killed(batches: Any) -> None:
+def allow_kill(batches: Any) -> None:
     """Have PyTorch, and Python at its exit, end workers that ignore SIGTERM by SIGKILL."""
 
     def kill(pid: int) -> None:
@@ -431,24 +433,24 @@ def let_be_killed(batches: Any) -> None:
 def end_workers(batches: Any, name: str, say: Callable[..., None]) -> None:
     """End the workers of an iterator of a DataLoader, and wait for the threads that send them their indices.
 
-    PyTorch gives each worker in turn some seconds; here all have GRACE together.
+    PyTorch gives each worker in turn some seconds; here all have STOP_GRACE together.
     """
     alive = {number: worker for number, worker in enumerate(batches._workers) if worker.is_alive()}
     if batches._worker_pids_set:  # else PyTorch raises for each worker that is killed
         _remove_worker_pids(id(batches))
         batches._worker_pids_set = False
-    killer = Timer(GRACE, lambda: [worker.kill() for worker in alive.values()])
+    killer = Timer(STOP_GRACE, lambda: [worker.kill() for worker in alive.values()])
     killer.start()
     try:
         batches._shutdown_workers()
     finally:
         killer.cancel()
     for number, worker in alive.items():
-        worker.join(GRACE)
+        worker.join(STOP_GRACE)
         if worker.exitcode == -signal.SIGKILL:
-            text = f"worker {number} of {name} (pid {worker.pid}) did not leave within {GRACE:g} s and was killed"
+            text = f"worker {number} of {name} (pid {worker.pid}) did not leave within {STOP_GRACE:g} s and was killed"
             say(f"{text} (SIGKILL): it hung in the dataset or in collate", "warn")
     for queue in getattr(batches, "_index_queues", ()):
         feeder = getattr(queue, "_thread", None)
         if feeder is not None:
-            feeder.join(GRACE)
+            feeder.join(STOP_GRACE)

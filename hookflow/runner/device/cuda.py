@@ -17,11 +17,11 @@ def device_thread(work: Callable[[], object], name: str) -> Thread:
         return Thread(target=work, name=name, daemon=True)
     device = torch.cuda.current_device()
 
-    def work_on_device() -> None:
+    def run_on_device() -> None:
         torch.cuda.set_device(device)
         work()
 
-    return Thread(target=work_on_device, name=name, daemon=True)
+    return Thread(target=run_on_device, name=name, daemon=True)
 
 
 def event_of_stream(value: Any) -> Any:

@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.events.temporary_files import temporary_folder
+from hookflow.events.temporary_files import find_temporary_folder
 from hookflow.hooks.tensors import is_oom
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 from hookflow.pipeline.components import DataSource
 from hookflow.pipeline.schema import Pipeline, RunSection
 
@@ -65,7 +65,7 @@ def _cpu_has_bf16() -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def records_graphs(device: torch.device, compiled: bool | str) -> bool:
+def is_recording_graphs(device: torch.device, compiled: bool | str) -> bool:
     """Say whether `torch.compile` records CUDA graphs: each run of a graph writes over the outputs of its last one."""
     return device.type == "cuda" and compiled in ("reduce-overhead", "max-autotune")
 
@@ -80,7 +80,7 @@ def in_precision(
     """
     half = AUTOCAST_DTYPES.get(precision)
     whole = PARAM_DTYPES.get(precision)
-    marks = records_graphs(device, compiled)
+    marks = is_recording_graphs(device, compiled)
     if half is None and whole is None and not marks:
         return step
     cast = torch.autocast(device.type, half) if half else nullcontext()  # which may be entered again and again
@@ -90,7 +90,7 @@ def in_precision(
             return tensor.to(whole)
         return tensor
 
-    def computed(run: Any, batch: Any) -> Any:
+    def compute_step(run: Any, batch: Any) -> Any:
         if marks:
             torch.compiler.cudagraph_mark_step_begin()
         if whole:
@@ -98,7 +98,7 @@ def in_precision(
         with cast:
             return step(run, batch)
 
-    return computed
+    return compute_step
 
 
 def describe(device: torch.device) -> str:
@@ -106,17 +106,17 @@ def describe(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     if device.type == "cpu":
-        return f"cpu ({counted(torch.get_num_threads(), 'thread')})"
+        return f"cpu ({format_count(torch.get_num_threads(), 'thread')})"
     return str(device)
 
 
-CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 
 ONLY_HERE = (
     "deterministic: the same bits come out on this machine, with this version of PyTorch and as many threads; what "
     "your own code takes from the clock, from files or from kernels of its own is not covered"
 )
-REPLACE = "Replace what computes it (the traceback says where), or take run.deterministic out of the pipeline"
+DETERMINISM_HINT = "Replace what computes it (the traceback says where), or take run.deterministic out of the pipeline"
 
 
 class NondeterministicError(RuntimeError):
@@ -130,7 +130,7 @@ def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[No
     Raises NondeterministicError when the run is deterministic and an operation cannot be, and UserError where there is
     no folder for temporary files, which PyTorch needs.
     """
-    temporary_folder()
+    find_temporary_folder()
     with ExitStack() as put_back:
         if section.threads is not None:
             put_back.callback(torch.set_num_threads, torch.get_num_threads())
@@ -149,7 +149,7 @@ def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[No
         except RuntimeError as error:
             if section.deterministic and "use_deterministic_algorithms" in str(error):
                 message = str(error).split(", but you set", 1)[0].split(". You can turn off determinism", 1)[0]
-                message = f"{message.rstrip('.')}. {REPLACE}"
+                message = f"{message.rstrip('.')}. {DETERMINISM_HINT}"
                 raise NondeterministicError(message).with_traceback(error.__traceback__) from None
             raise
 
@@ -165,9 +165,9 @@ def _set_deterministic(put_back: ExitStack, *, warn_only: bool) -> None:
     torch.use_deterministic_algorithms(True, warn_only=warn_only)
     _set(put_back, torch.backends.cudnn, "deterministic", True)
     _set(put_back, torch.utils.deterministic, "fill_uninitialized_memory", True)
-    if CUBLAS not in os.environ:
-        os.environ[CUBLAS] = ":4096:8"  # read when cuBLAS is first used
-        put_back.callback(os.environ.pop, CUBLAS, None)
+    if CUBLAS_VARIABLE not in os.environ:
+        os.environ[CUBLAS_VARIABLE] = ":4096:8"  # read when cuBLAS is first used
+        put_back.callback(os.environ.pop, CUBLAS_VARIABLE, None)
 
 
 class OutOfMemoryError(RuntimeError):
@@ -182,11 +182,11 @@ def explain_oom(pipeline: Pipeline, has_checkpoint: Callable[[], bool]) -> Itera
     except Exception as error:
         if not is_oom(error):
             raise
-        explained = OutOfMemoryError(advice(pipeline, error, saved=has_checkpoint()))
+        explained = OutOfMemoryError(suggest_memory_savings(pipeline, error, saved=has_checkpoint()))
         raise explained.with_traceback(error.__traceback__) from None
 
 
-def advice(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
+def suggest_memory_savings(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
     """Return how to take less memory, with the pipeline's own numbers; `saved`: the run has a checkpoint."""
     run = pipeline.run
     less = []

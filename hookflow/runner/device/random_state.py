@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+GENERATOR_TYPES = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 """Generators that an object may keep beside the global ones."""
 
-BLOCK = 256
+SEED_BLOCK_SIZE = 256
 """Batches whose seeds are derived at once: one derivation takes 10 µs."""
 
 
@@ -62,7 +62,7 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
 
 
 @contextmanager
-def generators_restored(device: torch.device, seed: int | None = None) -> Iterator[None]:
+def restore_generators(device: torch.device, seed: int | None = None) -> Iterator[None]:
     """Restore every global random generator afterwards; with a `seed`, seed them before."""
     before = random_state(device)
     if seed is not None:
@@ -110,24 +110,24 @@ def generator_states() -> tuple[Any, ...]:
 
 def seed_for_batch(seed: int, stream: RNGStream, *place: int, batch: int) -> None:
     """Seed the generators of the CPU for a batch of a place (epoch, rank, …), unlike any other of the run's seed."""
-    seed_generators(*_seeds_of_block(seed, stream, *place, batch // BLOCK)[batch % BLOCK])
+    seed_generators(*_compute_block_seeds(seed, stream, *place, batch // SEED_BLOCK_SIZE)[batch % SEED_BLOCK_SIZE])
 
 
 def batch_seeds(seed: int, stream: RNGStream, *place: int, start: int) -> Iterator[Sequence[int]]:
     """Yield the arguments with which `seed_for_batch` calls `seed_generators`, from batch `start` on."""
-    blocks = (_seeds_of_block(seed, stream, *place, block) for block in count(start // BLOCK))
-    return islice(chain.from_iterable(blocks), start % BLOCK, None)
+    blocks = (_compute_block_seeds(seed, stream, *place, block) for block in count(start // SEED_BLOCK_SIZE))
+    return islice(chain.from_iterable(blocks), start % SEED_BLOCK_SIZE, None)
 
 
 def batch_seed(seed: int, stream: RNGStream, *place: int, batch: int) -> int:
     """Return a seed for a batch, 0 to 2**64 - 1: as `derive_seed`, in a tenth of the time."""
-    return _seeds_of_block(seed, stream, *place, batch // BLOCK)[batch % BLOCK][0]
+    return _compute_block_seeds(seed, stream, *place, batch // SEED_BLOCK_SIZE)[batch % SEED_BLOCK_SIZE][0]
 
 
 @lru_cache(maxsize=16)
-def _seeds_of_block(seed: int, stream: RNGStream, *place: int) -> list[list[int]]:
-    words = np.random.SeedSequence((stream, *place, seed)).generate_state(2 * BLOCK, np.uint64)
-    return words.reshape(BLOCK, 2).tolist()
+def _compute_block_seeds(seed: int, stream: RNGStream, *place: int) -> list[list[int]]:
+    words = np.random.SeedSequence((stream, *place, seed)).generate_state(2 * SEED_BLOCK_SIZE, np.uint64)
+    return words.reshape(SEED_BLOCK_SIZE, 2).tolist()
 
 
 def seed_generators(seed: int, numpy_seed: int) -> None:
@@ -164,6 +164,6 @@ class GeneratorFork:
             torch.default_generator.set_state(torch_state)
 
 
-def seeded(seed: int) -> AbstractContextManager[None]:
+def seed_temporarily(seed: int) -> AbstractContextManager[None]:
     """Seed Python's, NumPy's and torch's generators of the CPU, and restore them at the end."""
     return GeneratorFork().drawing((seed, seed >> 32))

@@ -16,11 +16,11 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from hookflow.errors import UserError
-from hookflow.events.now import NOWHERE, Shared
+from hookflow.events.now import NO_BINDING, NowMemory
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.runner.logging.timing import TimingAggregator
 from hookflow.runner.process.state import RunState
-from hookflow.user_code import showable
+from hookflow.user_code import make_showable
 
 Call = Callable[[Sequence[Any]], object]
 Due = Callable[[], bool]
@@ -85,14 +85,14 @@ class HookCall:
         asked_at = -1
         answer = False
 
-        def due_in_iteration() -> bool:
+        def is_due_in_iteration() -> bool:
             nonlocal asked_at, answer
             if asked_at != state.iter:
                 asked_at = state.iter
                 answer = due()
             return answer
 
-        self.due = due_in_iteration
+        self.due = is_due_in_iteration
 
 
 class WatchedMethod:
@@ -151,7 +151,7 @@ class RetriedMethod:
         return call_with_retries(call, self.retries, self.binding, self.report)
 
 
-def by_position(method: Callable[..., object], takes: tuple[str, ...]) -> bool:
+def is_positional(method: Callable[..., object], takes: tuple[str, ...]) -> bool:
     """Return whether the arguments that a method takes can be given by position: none with a default stands before."""
     if not takes:
         return True
@@ -167,7 +167,7 @@ def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[s
     `takes` names its arguments out of `offers`, whose first is the run.
     """
     places = [offers.index(name) for name in takes]
-    if not by_position(method, takes):
+    if not is_positional(method, takes):
         return lambda offered: method(**{name: offered[place] for name, place in zip(takes, places, strict=True)})
     match places:
         case []:
@@ -195,20 +195,20 @@ The last one is the iteration of its firing, where that is not the one under way
 class CurrentHook:
     """Which binding is being called, and since when: `binding[0]` for the runner, the others for other processes.
 
-    `ids` and `times` are the memory of a `hookflow.events.now.Shared`, if others look.
+    `ids` and `times` are the memory of a `hookflow.events.now.NowMemory`, if others look.
     """
 
     __slots__ = ("_shared", "binding", "ids", "times")
 
-    def __init__(self, shared: Shared | None = None) -> None:
-        self.binding = [NOWHERE]
+    def __init__(self, shared: NowMemory | None = None) -> None:
+        self.binding = [NO_BINDING]
         self._shared = shared
-        self.ids, self.times = (shared.ids, shared.times) if shared else _unshared()
+        self.ids, self.times = (shared.ids, shared.times) if shared else _make_private_memory()
 
     def leave(self) -> None:
         """Show nothing any more: the run is over."""
         if self._shared:
-            self.ids, self.times = _unshared()
+            self.ids, self.times = _make_private_memory()
             self._shared.close()
 
     def set(self, binding: int, since: float) -> None:
@@ -216,7 +216,7 @@ class CurrentHook:
         self.binding[0] = self.ids[0] = binding
 
 
-def _unshared() -> tuple[memoryview[int], memoryview[float]]:
+def _make_private_memory() -> tuple[memoryview[int], memoryview[float]]:
     return memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("d")
 
 
@@ -273,7 +273,7 @@ class Dispatcher:
             put(firing.binding.id, entered, left - entered - self._inner, due)
             self._inner = 0.0
             entered = left
-        here.set(NOWHERE, entered)
+        here.set(NO_BINDING, entered)
         if not self._nested:
             self.timing.spans.put(began, entered)
         return result
@@ -295,7 +295,7 @@ class Dispatcher:
         here = self.here
         binding = here.binding[0]
         since = here.times[0]
-        in_hook = binding != NOWHERE
+        in_hook = binding != NO_BINDING
         outer = self._inner
         self._inner = 0.0
         self._nested += in_hook
@@ -322,12 +322,12 @@ class Dispatcher:
         if from_within or isinstance(error, KeyboardInterrupt):
             action = "raise"
         else:
-            error = showable(error, f'raised by the hook "{binding.hook}" at {binding.point}')
+            error = make_showable(error, f'raised by the hook "{binding.hook}" at {binding.point}')
             self._report(binding, error, action, it)
         if action == "raise":
             self._ended_by = error
             self._inner = 0.0
-            self.here.set(NOWHERE, perf_counter())
+            self.here.set(NO_BINDING, perf_counter())
             raise error
         if action == "disable":
             self.disable(binding.hook, DisabledReason(f"it raised at {binding.point}"))

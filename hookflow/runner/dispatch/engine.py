@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.events.now import NOWHERE
+from hookflow.events.now import NO_BINDING
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.hooks.base import Hook
@@ -22,7 +22,7 @@ from hookflow.runner.dispatch.dispatcher import (
     TriggerBase,
     WatchedMethod,
     adapt,
-    by_position,
+    is_positional,
 )
 from hookflow.runner.dispatch.offload import BackgroundExecutor
 from hookflow.runner.logging.timing import RowBuffer
@@ -59,7 +59,7 @@ def generate(point: Point, firings: Sequence[HookCall], dispatcher: Dispatcher, 
             names |= {f"_watch{id_}": method.watch, f"_due{id_}": method.gate}
             method = method.method
         names |= {f"_method{id_}": method, f"_binding{id_}": firing.binding, f"_gate{id_}": firing.gate}
-    source = "\n".join(_lines(point, firings, rows))
+    source = "\n".join(_iter_source_lines(point, firings, rows))
     file = f"{__file__}:{point.name}"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # for tracebacks
     exec(compile(source, file, "exec"), names)  # noqa: S102  # the source is ours: names of bindings are numbers in it
@@ -68,18 +68,18 @@ def generate(point: Point, firings: Sequence[HookCall], dispatcher: Dispatcher, 
     return made
 
 
-def _lines(point: Point, firings: Sequence[HookCall], rows: RowBuffer) -> Iterator[str]:
+def _iter_source_lines(point: Point, firings: Sequence[HookCall], rows: RowBuffer) -> Iterator[str]:
     yield f"def {point.name}({', '.join(point.offers[1:])}):"
     yield "    _t0 = _clock()"
     for k, firing in enumerate(firings):
         if firing.gate is None:
             yield from _call(firing, k, "    ")
         else:
-            yield f"    if {_opens(f'_gate{firing.binding.id}')}:"
+            yield f"    if {_make_gate_test(f'_gate{firing.binding.id}')}:"
             yield from _call(firing, k, "        ")
             yield "    else:"
             yield f"        _t{k + 1} = _t{k}"
-    yield f"    _here[0] = _ids[0] = {NOWHERE}"
+    yield f"    _here[0] = _ids[0] = {NO_BINDING}"
     yield "    _chunk = _rows.chunk"
     yield "    _at = _chunk.at"
     yield f"    _pack(_chunk.data, _at, {', '.join(f'_t{k}' for k in range(len(firings) + 1))})"
@@ -92,7 +92,7 @@ def _call(firing: HookCall, k: int, indent: str) -> Iterator[str]:
     id_ = firing.binding.id
     takes = firing.binding.takes
     provided = {name: "_run" if name == "run" else name for name in takes}
-    positional = by_position(firing.method, takes)
+    positional = is_positional(firing.method, takes)
     arguments = ", ".join(value if positional else f"{name}={value}" for name, value in provided.items())
     call = f"_method{id_}({arguments})"
     yield f"{indent}_times[0] = _t{k}"
@@ -101,14 +101,14 @@ def _call(firing: HookCall, k: int, indent: str) -> Iterator[str]:
     if isinstance(firing.method, WatchedMethod):
         yield f"{indent}    _watch{id_}({arguments})"
         if firing.method.gate:
-            call = f"if {_opens(f'_due{id_}')}: {call}"
+            call = f"if {_make_gate_test(f'_due{id_}')}: {call}"
     yield f"{indent}    {call}"
     yield f"{indent}except BaseException as _error:"
     yield f"{indent}    _failed(_binding{id_}, _error)"
     yield f"{indent}_t{k + 1} = _clock()"
 
 
-def _opens(gate: str) -> str:
+def _make_gate_test(gate: str) -> str:
     return f"_state.iter >= {gate}.next and {gate}()"
 
 
@@ -132,7 +132,7 @@ class OpenArounds:
     ) -> None:
         """Run the first half. Raises UserError when the generator does not yield."""
         around = make(offered)
-        with _yielding_once(binding, around):
+        with _enter_around(binding, around):
             around.__enter__()
         self.open.append((binding, around))
 
@@ -141,7 +141,7 @@ class OpenArounds:
         for entry in reversed(self.open):
             if key_of(entry[0]) == key_of(binding):
                 self.open.remove(entry)
-                with _yielding_once(*entry):
+                with _enter_around(*entry):
                     entry[1].__exit__(*self.error)
                 return
 
@@ -158,7 +158,7 @@ class OpenArounds:
 
 
 @contextmanager
-def _yielding_once(binding: Binding, around: Any) -> Iterator[None]:
+def _enter_around(binding: Binding, around: Any) -> Iterator[None]:
     """Where `contextmanager` refuses a generator, raise UserError with the place of the method."""
     try:
         yield
@@ -228,7 +228,7 @@ class DispatchEngine:
         for binding in self.plan.bindings:
             if self._rank and self.plan.hook(binding.hook).ranks == "zero":
                 continue
-            firing = self._firing(binding)
+            firing = self._make_hook_call(binding)
             if wrap:
                 firing.call = wrap(binding, firing.call)
             at[binding.point].append(firing)
@@ -260,7 +260,7 @@ class DispatchEngine:
         for point in {binding.point for binding in self.plan.bindings if binding.hook == hook} & self._generated:
             self._generate(point)
 
-    def _firing(self, binding: Binding) -> HookCall:
+    def _make_hook_call(self, binding: Binding) -> HookCall:
         hook = self._hooks[binding.hook]
         planned = self.plan.hook(binding.hook)
         if binding.method:
@@ -307,11 +307,11 @@ class DispatchEngine:
         """Fire a point that the pipeline declares. Raises UserError for another, and for a wrong number of values."""
         offers = self._own.get(point)
         if offers is None or len(offered) != len(offers):
-            raise UserError(self._wrong_firing(point, len(offered)))
+            raise UserError(self._make_firing_problem(point, len(offered)))
         if point in self.dispatcher.at:
             self.dispatcher.fire_within(point, *offered)
 
-    def _wrong_firing(self, point: str, given: int) -> Problem:
+    def _make_firing_problem(self, point: str, given: int) -> Problem:
         """Return why a point cannot be fired with so many values."""
         offers = self._own.get(point)
         if offers is not None:
@@ -328,7 +328,7 @@ class DispatchEngine:
     def current(self) -> Binding | None:
         """The binding that is being called; None outside of all hooks."""
         id_ = self.dispatcher.here.binding[0]
-        if id_ == NOWHERE:
+        if id_ == NO_BINDING:
             return None
         return self.plan.bindings[id_]
 
@@ -368,7 +368,7 @@ class DispatchEngine:
         self.leave(entered)
         self.arounds.resumed = inside
 
-    def unwind(self, error: BaseException) -> None:
+    def throw_into_arounds(self, error: BaseException) -> None:
         """Throw an exception into all open arounds, the latest first, and ignore those of hooks from here on."""
         self.dispatcher.ending = True
         if isinstance(error, Exception | Rewind):  # the others end the run at once

@@ -27,7 +27,7 @@ from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.dispatch.dispatcher import Dispatcher, HookCall
 from hookflow.runner.dispatch.engine import DispatchEngine
 from hookflow.runner.distributed.parallel import DDPStrategy, ParallelStrategy
-from hookflow.runner.model.selectors import Picked, differentiable
+from hookflow.runner.model.selectors import Picked, find_differentiable
 from hookflow.runner.model.task import NamedParts
 from hookflow.runner.process.state import RunState
 
@@ -158,7 +158,7 @@ class ModuleHooks:
             stacks: dict[nn.Module, ModuleHookStack] = {}
             for firing in self._engine.firings(point):
                 idling = None
-                if self._idles(firing.binding):
+                if self._is_sometimes_idle(firing.binding):
                     idling = ConditionalRegistration(firing, keep_registered=compiled)
                 for name, module in self._picked[firing.binding.id].items():
                     stack = stacks.setdefault(module, ModuleHookStack(module, point))
@@ -175,9 +175,9 @@ class ModuleHooks:
         for registration in self._registrations:
             registration.drop()
 
-    def settled(self, step: Step) -> Step:
+    def make_settling_step(self, step: Step) -> Step:
         """Return a function that settles which bindings are due before each step; `step` itself if none ever idles."""
-        if not any(map(self._idles, self._bindings)):
+        if not any(map(self._is_sometimes_idle, self._bindings)):
             return step
         idling = self._idling
         state = self._state
@@ -230,7 +230,7 @@ class ModuleHooks:
         finally:
             self._current = before
 
-    def _idles(self, binding: Binding) -> bool:
+    def _is_sometimes_idle(self, binding: Binding) -> bool:
         return bool(str(binding.trigger) or binding.stages) or is_thinned(self._engine.plan, binding)
 
     def _remove(self, hook: str) -> None:
@@ -292,14 +292,16 @@ Handles = Iterator[RemovableHandle]
 def register_hooks(parts: RunComponents, engine: DispatchEngine, state: RunState, undoing: ExitStack) -> None:
     """Register them in the plan's order; `undoing` takes them off."""
     for point in engine.plan.points:
-        for firing in engine.firings(point.name) if point.kind in _REGISTER else ():
+        for firing in engine.firings(point.name) if point.kind in _REGISTER_BY_KIND else ():
             if point.kind != "state":
                 firing.ask_once_per_iteration(state)
-            for handle in _REGISTER[point.kind](firing, parts, engine.dispatcher, state):
+            for handle in _REGISTER_BY_KIND[point.kind](firing, parts, engine.dispatcher, state):
                 undoing.callback(handle.remove)
 
 
-def _caller(firing: HookCall, dispatcher: Dispatcher, fires: Callable[[], bool], *known: Any) -> Callable[..., Any]:
+def _make_caller(
+    firing: HookCall, dispatcher: Dispatcher, fires: Callable[[], bool], *known: Any
+) -> Callable[..., Any]:
     """Return a function that calls a binding, while it `fires`, with the run, what is `known`, and PyTorch's offer.
 
     A copy of a module keeps such a function; of a callable object it would have a copy.
@@ -315,19 +317,19 @@ def _caller(firing: HookCall, dispatcher: Dispatcher, fires: Callable[[], bool],
 
 def _on_parameters(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
     """Register a binding on its parameters, also on frozen ones, for when they are trained again."""
-    for name, parameter in matching(differentiable(parts.model), firing.binding.parameters).items():
+    for name, parameter in matching(find_differentiable(parts.model), firing.binding.parameters).items():
         known = (name, parameter) if firing.binding.point == "parameter_grad" else (name,)
-        call = _caller(firing, dispatcher, lambda: state.stage == "train", *known)
+        call = _make_caller(firing, dispatcher, lambda: state.stage == "train", *known)
         trains = parameter.requires_grad
         parameter.requires_grad_(True)  # or PyTorch refuses
         if firing.binding.point == "parameter_grad":
             yield parameter.register_hook(call)
         else:
 
-            def accumulated(parameter: Tensor, call: Callable[..., Any] = call) -> None:
+            def call_with_parameter(parameter: Tensor, call: Callable[..., Any] = call) -> None:
                 call(parameter)
 
-            yield parameter.register_post_accumulate_grad_hook(accumulated)
+            yield parameter.register_post_accumulate_grad_hook(call_with_parameter)
         parameter.requires_grad_(trains)
 
 
@@ -335,7 +337,7 @@ def _on_all_modules(firing: HookCall, parts: RunComponents, dispatcher: Dispatch
     """Register a binding for all modules: with the module's name in the network, or None outside of it."""
     names = {module: name for name, module in parts.model.named_modules()}
     process = getpid()
-    call = _caller(firing, dispatcher, lambda: state.stage == "train" and getpid() == process)
+    call = _make_caller(firing, dispatcher, lambda: state.stage == "train" and getpid() == process)
 
     def named(module: nn.Module, *offered: Any) -> Any:
         return call(names.get(module), module, *offered)
@@ -360,14 +362,14 @@ def _on_all_modules(firing: HookCall, parts: RunComponents, dispatcher: Dispatch
 def _on_optimizers(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
     for name, optimizer in parts.optimizers.items():
         register = getattr(optimizer, f"register_{firing.binding.point.removeprefix('optimizer_')}_hook")
-        yield register(_caller(firing, dispatcher, lambda: True, name))
+        yield register(_make_caller(firing, dispatcher, lambda: True, name))
 
 
 def _on_states(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
     """Register a binding around the state of its modules. In the end a copy of a module may be asked for its state."""
     for name, module in parts.picked[firing.binding.id].items():
         register: Callable[..., RemovableHandle] = getattr(module, f"register_{firing.binding.point}_hook")
-        yield register(_caller(firing, dispatcher, lambda: state.stage != "end", name))
+        yield register(_make_caller(firing, dispatcher, lambda: state.stage != "end", name))
 
 
 def _on_buckets(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
@@ -387,8 +389,8 @@ def _on_buckets(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, 
             raise TypeError(f"{must}, not {future!r:.40}")
         return future
 
-    def averaging(name: str) -> Callable[..., Any]:
-        call = _caller(firing, dispatcher, lambda: state.stage == "train", name, group)
+    def make_averaging_hook(name: str) -> Callable[..., Any]:
+        call = _make_caller(firing, dispatcher, lambda: state.stage == "train", name, group)
 
         def average(_, bucket):  # type: ignore[no-untyped-def] # PyTorch would look at annotations, and not know these
             future = call(group, bucket)
@@ -400,11 +402,11 @@ def _on_buckets(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, 
 
     firing.call = checked
     for name, model in parts.models.items():
-        parts.strategy.register_comm_hook(model, averaging(name))
+        parts.strategy.register_comm_hook(model, make_averaging_hook(name))
     yield from ()
 
 
-_REGISTER: dict[str, Callable[[HookCall, RunComponents, Dispatcher, RunState], Handles]] = {
+_REGISTER_BY_KIND: dict[str, Callable[[HookCall, RunComponents, Dispatcher, RunState], Handles]] = {
     "parameter": _on_parameters,
     "global": _on_all_modules,
     "optimizer": _on_optimizers,

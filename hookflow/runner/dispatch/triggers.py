@@ -18,7 +18,7 @@ from hookflow.graph.points import Point
 from hookflow.graph.schedule import Counter, Measure, Schedule, Totals
 from hookflow.hooks.tensors import sum_dtype
 from hookflow.pipeline.by_epoch import EpochLengths
-from hookflow.pipeline.condition import FACTS, METRICS, SCALARS
+from hookflow.pipeline.condition import METRIC_PREFIX, RUN_FACTS, SCALAR_PREFIX
 from hookflow.runner.dispatch.dispatcher import TriggerBase
 from hookflow.runner.distributed.parallel import ParallelStrategy
 from hookflow.runner.model.task import as_number, scalar
@@ -55,17 +55,17 @@ class ScheduledTrigger(TriggerBase):
             return False
         self._visits += self._counts_visits
         if self._schedule is None:
-            self._schedule = self._scheduled()
-        fires = self._fires(self._schedule)
+            self._schedule = self._make_schedule()
+        fires = self._is_firing(self._schedule)
         if fires and self._written.once:
             self._is_spent = True
             self.next = inf
         return fires
 
-    def _fires(self, schedule: Schedule) -> bool:
+    def _is_firing(self, schedule: Schedule) -> bool:
         return self._is_due(schedule) and (self._holds is None or self._holds())
 
-    def _scheduled(self) -> Schedule:
+    def _make_schedule(self) -> Schedule:
         """Return the schedule by the present totals: a run that only validates learns them from the checkpoint.
 
         Before that nothing is done, and any totals will do.
@@ -93,7 +93,7 @@ class ScheduledTrigger(TriggerBase):
             return False
         entered = self._last
         self._last = every.multiple(count)
-        self._due = every.reached(self._last + 1)
+        self._due = every.compute_reached_count(self._last + 1)
         self._wait_for(every.counter, self._due)
         return entered != self._last
 
@@ -115,7 +115,7 @@ class ScheduledTrigger(TriggerBase):
             self.next = count
 
     def state_dict(self) -> dict[str, Any]:
-        every = (self._schedule or self._scheduled()).every
+        every = (self._schedule or self._make_schedule()).every
         state = {"last": self._last, "visits": self._visits, "every": every.as_list() if every else None}
         if self._is_spent:
             return {**state, "spent": True}
@@ -125,10 +125,10 @@ class ScheduledTrigger(TriggerBase):
         """Take back what `state_dict` returned, maybe with another `every`. Seconds begin anew with this process."""
         self._visits = state["visits"]
         self._is_spent = self._written.once and state.get("spent", False)
-        every = self._scheduled().every
+        every = self._make_schedule().every
         if every is not None and every.counter != "s":
             same = state["every"] == every.as_list()
-            self._last = state["last"] if same else self._passed(every)
+            self._last = state["last"] if same else self._compute_passed_multiple(every)
         self.next = 0
         self._due = 0
         self._schedule = None
@@ -137,11 +137,11 @@ class ScheduledTrigger(TriggerBase):
         """Begin in a run that has got as far as its counters say: the multiples that they have passed are spent."""
         self.next = 0
         self._due = 0
-        every = self._scheduled().every
+        every = self._make_schedule().every
         if every is not None and every.counter in ("it", "ep", "samples", "tokens"):
-            self._last = self._passed(every)
+            self._last = self._compute_passed_multiple(every)
 
-    def _passed(self, every: Measure) -> int:
+    def _compute_passed_multiple(self, every: Measure) -> int:
         """Return the multiple that the latest visit of the point was in."""
         ahead = self._point.ahead and every.counter != "firing"  # the count of firings leaves the next one out itself
         return every.multiple(self._count(every.counter) - ahead)
@@ -156,8 +156,8 @@ class ThrottledTrigger(ScheduledTrigger):
         self._every = every
         self._due_times = 0
 
-    def _fires(self, schedule: Schedule) -> bool:
-        if not super()._fires(schedule):
+    def _is_firing(self, schedule: Schedule) -> bool:
+        if not super()._is_firing(schedule):
             return False
         self._due_times += 1
         return self._due_times % self._every[self._hook] == 0
@@ -201,8 +201,8 @@ class LatestScalars:
     def __post_init__(self) -> None:
         whens = (binding.trigger.when for binding in self.plan.bindings)
         conditions = (when for when in whens if when)
-        slots = (slot for binding in self.plan.bindings for slot in binding.reads if slot.startswith(SCALARS))
-        declared = (slot.removeprefix(SCALARS) for slot in slots)
+        slots = (slot for binding in self.plan.bindings for slot in binding.reads if slot.startswith(SCALAR_PREFIX))
+        declared = (slot.removeprefix(SCALAR_PREFIX) for slot in slots)
         self.watched = frozenset((*declared, *(name for condition in conditions for name in condition.names)))
         self._latest: dict[str, float | Tensor] = {}
         self._others: set[str] = set()
@@ -217,7 +217,7 @@ class LatestScalars:
     def latest(self, name: str) -> float:
         """Return the latest number of a name. Raises UserError where none was logged, or no hook declares the name."""
         if name not in self.watched:
-            hint = f'declare it: reads = ["{SCALARS}{name}"] in the table of the hook, or in its class'
+            hint = f'declare it: reads = ["{SCALAR_PREFIX}{name}"] in the table of the hook, or in its class'
             raise UserError(Problem(f'no hook declares that it reads the number "{name}"', hint=hint))
         if name not in self._latest:
             hint = nearest_or_all(name, sorted({*self._latest, *self._others}), none="none yet")
@@ -237,10 +237,10 @@ class LatestScalars:
         assert condition is not None, "who has none asks for none"
         on_all = self.plan.hook(binding.hook).ranks == "all"
         over_ranks = self.strategy.several and on_all and binding.point != "on_log"
-        named = sorted(name for name in condition.names if name not in FACTS and not name.startswith(METRICS))
+        named = sorted(name for name in condition.names if name not in RUN_FACTS and not name.startswith(METRIC_PREFIX))
 
         def holds() -> bool:
-            numbers = self._over_ranks(named) if over_ranks and named else self._latest
+            numbers = self._average_over_ranks(named) if over_ranks and named else self._latest
 
             def look(name: str) -> float | None:
                 value = self._value(name, numbers)
@@ -252,7 +252,7 @@ class LatestScalars:
 
         return holds
 
-    def _over_ranks(self, names: Sequence[str]) -> Mapping[str, float]:
+    def _average_over_ranks(self, names: Sequence[str]) -> Mapping[str, float]:
         """Return the mean of each number over the ranks that have it. All must ask, and each waits for the others."""
         latest = self._latest
         own = [(_number(latest[name], name), 1.0) if name in latest else (0.0, 0.0) for name in names]
@@ -266,17 +266,17 @@ class LatestScalars:
             return float(self.rank)
         if name == "max_epochs" and run.max_epochs is None:
             return float(run.epoch_lengths.epochs(run.max_iters))
-        if name in FACTS:
+        if name in RUN_FACTS:
             return float(getattr(run, name))
-        value = numbers.get(name, run.metrics.get(name.removeprefix(METRICS)))
+        value = numbers.get(name, run.metrics.get(name.removeprefix(METRIC_PREFIX)))
         if value is None:
             return None
         return _number(value, name)
 
-    def complaints(self) -> Iterator[str]:
+    def list_complaints(self) -> Iterator[str]:
         """Yield a line for each name in a condition that has no value yet."""
         metrics = self.state.metrics
-        known = {*self._latest, *self._others, *metrics, *(f"{METRICS}{name}" for name in metrics)}
+        known = {*self._latest, *self._others, *metrics, *(f"{METRIC_PREFIX}{name}" for name in metrics)}
         for (hook, name), text in self._unseen.items():
             if self._value(name, self._latest) is None:
                 hint = nearest_or_all(name, sorted(known))

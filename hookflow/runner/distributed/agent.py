@@ -24,13 +24,13 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.distributed.failures import append_record, exit_status, write_end
 from hookflow.runner.process.launch import cores
-from hookflow.runner.process.signals import SIGNALS, StopReason, ends_at_once
+from hookflow.runner.process.signals import END_SIGNALS, StopReason, ends_at_once
 from hookflow.text import print_error
 
-PERIOD = 0.1
+POLL_PERIOD_SECONDS = 0.1
 """Seconds between the checks of signals and ranks."""
 
-LAST = 5.0
+STOP_GRACE_SECONDS = 5.0
 """Seconds that a rank has to end at once."""
 
 
@@ -49,16 +49,18 @@ class RankAgent:
     def execute(self) -> int:
         """Return the exit code of the run, once its event log has an end."""
         self._run_dir.sign_process()
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # so the launcher's thread, and each rank, begins with them
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, END_SIGNALS
+        )  # so the launcher's thread, and each rank, begins with them
         with ThreadPoolExecutor(1) as launcher:
             work = launcher.submit(self._launch)
-            for number in SIGNALS:
+            for number in END_SIGNALS:
                 signal.signal(number, self._on_signal)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
             reported = False
-            while not wait([work], PERIOD).done:
-                self._hand_on_signals()
+            while not wait([work], POLL_PERIOD_SECONDS).done:
+                self._forward_signals()
                 if self._asked and not reported:  # at once: the ranks may need a while
                     reported = True
                     name = signal.Signals(self._asked[0]).name
@@ -75,8 +77,8 @@ class RankAgent:
         if not self._asked or ends_at_once(number):
             self._asked.append(number)
 
-    def _hand_on_signals(self) -> None:
-        """Send each rank the next signal that it has not had; LAST seconds after the second one kill it.
+    def _forward_signals(self) -> None:
+        """Send each rank the next signal that it has not had; STOP_GRACE_SECONDS after the second one kill it.
 
         One at a time, since a process does not notice the same signal twice before it has handled it.
         """
@@ -86,7 +88,7 @@ class RankAgent:
                 if provided < len(self._asked):
                     rank.send_signal(self._asked[provided])
                     self._given[rank.pid] = provided + 1, time.monotonic()
-                elif provided > 1 and time.monotonic() - since > LAST:
+                elif provided > 1 and time.monotonic() - since > STOP_GRACE_SECONDS:
                     rank.kill()
 
     def _launch(self) -> StopReason:
@@ -105,7 +107,7 @@ class RankAgent:
             later = [f", then {signal.Signals(number).name}: ended at once" for number in self._asked[1:2]]
             interrupted = None
             if self._asked:
-                interrupted = self._interrupted("".join(["received", *later]))
+                interrupted = self._make_stop_reason("".join(["received", *later]))
             if interrupted and later and -signal.SIGKILL in failed.values():  # by this agent
                 return interrupted
             stop = exit_status(self._run_dir, self._since, failed, interrupted)
@@ -117,9 +119,9 @@ class RankAgent:
             again = f"restart {self._max_restarts - left + 1} of {self._max_restarts}, {place}"
             append_record(self._run_dir, "message", level="warn", source="hookflow", text=f"{stop.reason}: {again}")
             options = ["--resume", *self._options]
-        return self._interrupted("received before the training began")
+        return self._make_stop_reason("received before the training began")
 
-    def _interrupted(self, how: str) -> StopReason:
+    def _make_stop_reason(self, how: str) -> StopReason:
         first = signal.Signals(self._asked[0])
         code = 143
         if first is signal.SIGINT:
@@ -149,7 +151,7 @@ def launch(nproc: int, *arguments: str) -> dict[int, int]:
         local_addr="localhost",  # the machine's own name may lead nowhere
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),  # they print where the agent does
         max_restarts=0,  # the agent knows better when that helps
-        monitor_interval=PERIOD,
+        monitor_interval=POLL_PERIOD_SECONDS,
     )
     try:
         elastic_launch(config, sys.executable)("-P", "-m", "hookflow.runner", *arguments)

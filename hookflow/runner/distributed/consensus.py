@@ -7,7 +7,7 @@ at the same safe point on all of them.
 - `step` does not wait. Every few iterations it starts an exchange, and reads the outcome one iteration later.
 
 Every rank computes the iterations between two exchanges from the same numbers, which travel with the bits. Exchanges
-take at most OVERHEAD of the time, unless a wish would then wait longer than LATENCY.
+take at most MAX_EXCHANGE_SHARE of the time, unless a wish would then wait longer than MAX_LATENCY_MICROSECONDS.
 """
 
 import math
@@ -25,16 +25,16 @@ import torch.distributed as dist
 from hookflow.runner.device.cuda import device_thread
 from hookflow.runner.distributed.rendezvous import RankLayout
 
-BITS = STOP, END_EPOCH, SAVE, REPORT_SAVE, RUN_COMMANDS, VALIDATE, THROTTLE = tuple(1 << bit for bit in range(7))
+WISH_BITS = STOP, END_EPOCH, SAVE, REPORT_SAVE, RUN_COMMANDS, VALIDATE, THROTTLE = tuple(1 << bit for bit in range(7))
 """The wishes at a safe point; several are added up."""
 
-OVERHEAD = 0.002
+MAX_EXCHANGE_SHARE = 0.002
 """The share of the time that exchanges between iterations may take."""
 
-LATENCY = 100_000
+MAX_LATENCY_MICROSECONDS = 100_000
 """Microseconds within which a wish is heard, if an iteration takes less."""
 
-ANSWERS = 1.0
+ANSWER_SECONDS = 1.0
 """Seconds after which a rank that waits for its disk answers the others, if `distributed.timeout` is not shorter."""
 
 Shared = TypeVar("Shared")
@@ -48,7 +48,7 @@ class RankConsensus:
 
     ranks = RankLayout()
     next_iteration = sys.maxsize
-    _answers = ANSWERS
+    _answers = ANSWER_SECONDS
 
     def settle(self, wishes: int) -> int:
         """Wait for the others and return the wishes of all ranks."""
@@ -99,7 +99,7 @@ class ProcessGroupConsensus(RankConsensus):
         self.ranks = ranks
         self.next_iteration = 0
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
-        self._answers = min(ANSWERS, timeout / 4)
+        self._answers = min(ANSWER_SECONDS, timeout / 4)
         self._in_flight: tuple[dist.Work, torch.Tensor] | None = None
         self._every = 1
         self._last = 0
@@ -114,7 +114,7 @@ class ProcessGroupConsensus(RankConsensus):
         self._seconds = 0.0
 
     def settle(self, wishes: int) -> int:
-        heard = self._heard | self._outcome()
+        heard = self._heard | self._read_outcome()
         self._heard = 0
         self._count_anew()
         return heard | self._exchange(wishes & ~heard)
@@ -122,7 +122,7 @@ class ProcessGroupConsensus(RankConsensus):
     def step(self, position: int, wishes: int) -> int:
         if position < self.next_iteration:
             return 0
-        heard = self._outcome()
+        heard = self._read_outcome()
         self.next_iteration = position + 1
         if heard:
             self._timed = None  # what is done about it is no part of an iteration
@@ -131,7 +131,7 @@ class ProcessGroupConsensus(RankConsensus):
             self._timed = (position, time.perf_counter())
             self._last = position - 1
         if position >= self._last + self._every:
-            self._start(wishes, self._microseconds(position))
+            self._start(wishes, self._estimate_microseconds(position))
             self._last = position
         else:
             self.next_iteration = self._last + self._every
@@ -139,10 +139,10 @@ class ProcessGroupConsensus(RankConsensus):
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        self._heard |= self._outcome()
+        self._heard |= self._read_outcome()
         self._count_anew(1)
         yield
-        self._heard |= self._outcome()
+        self._heard |= self._read_outcome()
         self._count_anew(1)
 
     def all_gather_object(self, mine: Shared) -> list[Shared]:
@@ -176,7 +176,7 @@ class ProcessGroupConsensus(RankConsensus):
         """Exchange and wait for the outcome; the fastest measures the cost of an exchange."""
         began = time.perf_counter()
         self._start(wishes, 0)
-        heard = self._outcome()
+        heard = self._read_outcome()
         self._cost = min(self._cost, (time.perf_counter() - began) * 1e6)
         return heard
 
@@ -186,12 +186,12 @@ class ProcessGroupConsensus(RankConsensus):
         else:
             cost = int(self._cost)
         elapsed = int((time.monotonic() - self._began) * 1e3)
-        mine = torch.tensor([*(wishes & bit for bit in BITS), elapsed, microseconds, cost])
+        mine = torch.tensor([*(wishes & bit for bit in WISH_BITS), elapsed, microseconds, cost])
         work = dist.all_reduce(mine, dist.ReduceOp.MAX, group=self._group, async_op=True)
         assert work is not None
         self._in_flight = work, mine
 
-    def _outcome(self) -> int:
+    def _read_outcome(self) -> int:
         if self._in_flight is None:
             return 0
         (work, result), self._in_flight = self._in_flight, None
@@ -199,10 +199,10 @@ class ProcessGroupConsensus(RankConsensus):
         *bits, elapsed, microseconds, cost = result.tolist()
         self._seconds = elapsed / 1e3
         if microseconds:
-            self._every = iterations_between(microseconds, cost)
+            self._every = compute_iterations_between(microseconds, cost)
         return sum(bits)
 
-    def _microseconds(self, position: int) -> int:
+    def _estimate_microseconds(self, position: int) -> int:
         now = time.perf_counter()
         (since, began), self._timed = self._timed or (position, now), (position, now)
         if position > since:
@@ -215,8 +215,8 @@ class ProcessGroupConsensus(RankConsensus):
         self._every = every or self._every
 
 
-def iterations_between(iteration: int, exchange: int) -> int:
+def compute_iterations_between(iteration: int, exchange: int) -> int:
     """Return the iterations until the next exchange, from the microseconds of an iteration and of an exchange."""
-    cheap = math.ceil(exchange / (OVERHEAD * iteration))
-    prompt = LATENCY // iteration - 1
+    cheap = math.ceil(exchange / (MAX_EXCHANGE_SHARE * iteration))
+    prompt = MAX_LATENCY_MICROSECONDS // iteration - 1
     return max(min(cheap, prompt), 1)

@@ -9,34 +9,34 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, BinaryIO, Protocol
 
-from hookflow.events.log import Appender, event_log
-from hookflow.events.now import NOWHERE, iters_in, look, open_memory
-from hookflow.events.records import LATE, Record, stamped
+from hookflow.events.log import LogAppender, event_log
+from hookflow.events.now import NO_BINDING, open_memory, read_current_binding, read_num_iters
+from hookflow.events.records import LATE_KINDS, Record, make_stamped_record
 from hookflow.events.run_lock import exit_code
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.pipeline.by_epoch import recorded_lengths
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.distributed import rendezvous
 from hookflow.runner.distributed.rendezvous import RankLayout
-from hookflow.runner.process.signals import SIGNALS, StopReason
+from hookflow.runner.process.signals import END_SIGNALS, StopReason
 from hookflow.text import print_error
 
 _TIMED_OUT = re.compile(r"Timed out waiting (\d+)\s*ms")
 """The message of gloo; nccl ends the process instead."""
 
-KEY = "failed"
+FAILURE_KEY = "failed"
 """The key of the first failure in the store of the ranks."""
 
-PATIENCE = 1.0
+REPORT_WAIT_SECONDS = 1.0
 """Seconds that a rank which has lost another waits for that one's report."""
 
-INTERRUPTED = (130, 143)
+INTERRUPTED_EXIT_CODES = (130, 143)
 """The exit codes of a rank that a signal has ended as it should."""
 
-ENDS = ("end", "refused")
+END_KINDS = ("end", "refused")
 """The kinds of records that an attempt ends with."""
 
-PERIOD = 0.1
+POLL_PERIOD_SECONDS = 0.1
 """Seconds between the checks of a child process, and for a report."""
 
 
@@ -45,31 +45,31 @@ def is_timeout(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _TIMED_OUT.search(str(error)) is not None
 
 
-def explain_timeout(error: BaseException, run_dir: RunDir, ranks: RankLayout, hook: str, point: str) -> str:
+def describe_timeout(error: BaseException, run_dir: RunDir, ranks: RankLayout, hook: str, point: str) -> str:
     """Return how long this rank has waited, in which hook (empty for none), and where the other ranks are."""
     result = _TIMED_OUT.search(str(error))
     seconds = 0.0
     if result:
         seconds = int(result[1]) / 1e3
 
-    def iteration(rank: int) -> str:
+    def read_iteration(rank: int) -> str:
         records = read_records(run_dir, rank)
         return f"at iteration {records[-1].get('it', 0) if records else 0}"
 
-    def place(rank: int) -> str:
-        seen = look(run_dir.now_of(rank))
-        if seen is None or seen[0] == NOWHERE:  # it is on another machine or gone; or in no hook
+    def describe_place(rank: int) -> str:
+        seen = read_current_binding(run_dir.find_now_path(rank))
+        if seen is None or seen[0] == NO_BINDING:  # it is on another machine or gone; or in no hook
             if seen:
-                return f"in no hook, {iteration(rank)}"
-            return iteration(rank)
+                return f"in no hook, {read_iteration(rank)}"
+            return read_iteration(rank)
         binding: dict[str, Any] = json.loads(run_dir.plan.read_text("utf-8"))["bindings"][seen[0]]
         return f'in hook "{binding["hook"]}" at {binding["point"]}'
 
     if hook:
         mine = f'in hook "{hook}" at {point}'
     else:
-        mine = iteration(ranks.rank)
-    others = [f"rank {rank} is {place(rank)}" for rank in range(ranks.world) if rank != ranks.rank]
+        mine = read_iteration(ranks.rank)
+    others = [f"rank {rank} is {describe_place(rank)}" for rank in range(ranks.world) if rank != ranks.rank]
     return f"waited {seconds:g} s for the others, {mine}; {', '.join(others)}"
 
 
@@ -82,13 +82,13 @@ def is_peer_lost(error: BaseException) -> bool:
     return not is_timeout(error) and (lost or isinstance(error, DistError))
 
 
-def explain_loss(error: BaseException) -> str:
+def describe_peer_loss(error: BaseException) -> str:
     """Return the message of an error that `is_peer_lost`, without the place in the library."""
     message = re.sub(r"^\[\S+:\d+\] ", "", str(error).partition(". This is typically")[0])
     return f"another rank is gone: {message}"
 
 
-def agree_on_failure(ranks: RankLayout, mine: StopReason, *, lost: bool) -> StopReason:
+def choose_common_failure(ranks: RankLayout, mine: StopReason, *, lost: bool) -> StopReason:
     """Return how the run ends on every rank: as on the first that failed.
 
     It is `mine` itself when this rank was interrupted and no rank has failed, or when it has only `lost` another one
@@ -107,12 +107,12 @@ def agree_on_failure(ranks: RankLayout, mine: StopReason, *, lost: bool) -> Stop
         claim = json.dumps([reason, mine.status, mine.exit]).encode()
     try:
         if failed:
-            claim = store.compare_set(KEY, "", claim.decode())
-        until = time.monotonic() + PATIENCE
-        while lost and not store.check([KEY]) and time.monotonic() < until:
-            time.sleep(PERIOD)  # to wait for a key prints a warning when it does not come
-        if not failed and store.check([KEY]):
-            claim = store.get(KEY)
+            claim = store.compare_set(FAILURE_KEY, "", claim.decode())
+        until = time.monotonic() + REPORT_WAIT_SECONDS
+        while lost and not store.check([FAILURE_KEY]) and time.monotonic() < until:
+            time.sleep(POLL_PERIOD_SECONDS)  # to wait for a key prints a warning when it does not come
+        if not failed and store.check([FAILURE_KEY]):
+            claim = store.get(FAILURE_KEY)
     except RuntimeError:  # the launcher is gone
         pass
     if not claim:
@@ -175,18 +175,18 @@ class ChildExit:
 
     def wait(self) -> int:
         while (code := self()) is None:
-            time.sleep(PERIOD)
+            time.sleep(POLL_PERIOD_SECONDS)
         return code
 
     def _write_end(self, code: int) -> int:
         """Append an end to the event log if this attempt has left none, which is a failure; return the exit code."""
         records = self._log.read_all()
-        if any(record["k"] in ENDS for record in records) or not self._run_dir.path.exists():
+        if any(record["k"] in END_KINDS for record in records) or not self._run_dir.path.exists():
             return code
         begun = any(record["k"] == "run" for record in records)
         it = 0
         if self._memory is not None and begun:
-            it = iters_in(self._memory)
+            it = read_num_iters(self._memory)
         reason = self._run_dir.ended_by(code)
         code = code or 1
         stop = StopReason(reason, "failed", exit_code(code), save=False)
@@ -210,10 +210,10 @@ def exit_status(
     for rank in failed:
         if rank not in recorded and (report := _failure(logs[rank], rank)):
             return StopReason(report, "failed", 1, save=False)
-    if interrupted is not None and any(code in INTERRUPTED for code in failed.values()):
-        return next((stop for stop in recorded.values() if stop.exit in INTERRUPTED), interrupted)
-    killed = [rank for rank, code in failed.items() if code < 0 and -code not in SIGNALS]
-    if killed:  # by SIGNALS a rank ends only where it is on its way out already
+    if interrupted is not None and any(code in INTERRUPTED_EXIT_CODES for code in failed.values()):
+        return next((stop for stop in recorded.values() if stop.exit in INTERRUPTED_EXIT_CODES), interrupted)
+    killed = [rank for rank, code in failed.items() if code < 0 and -code not in END_SIGNALS]
+    if killed:  # by END_SIGNALS a rank ends only where it is on its way out already
         rank = min(killed, key=lambda each: logs[each][-1]["t"] if logs[each] else 0.0)  # the launcher kills later
         reason = f"rank {rank} was {run_dir.ended_by(failed[rank])}; the others were ended"
         return StopReason(reason, "failed", exit_code(failed[rank]), save=False)
@@ -252,7 +252,7 @@ def _append_end(run_dir: RunDir, stop: StopReason, seconds: float, *, refused: b
 
 def append_record(run_dir: RunDir, kind: str, done: int = 0, **fields: Any) -> None:
     """Append a record to the event log of rank 0, at its last place or iteration `done`."""
-    records = [record for record in read_records(run_dir) if record["k"] not in LATE]
+    records = [record for record in read_records(run_dir) if record["k"] not in LATE_KINDS]
     it, ep = (records[-1].get("it", 0), records[-1].get("ep", 0)) if records else (0, 0)
     if done > it:
         lengths = next((recorded_lengths(each) for each in reversed(records) if each["k"] == "run"), None)
@@ -260,14 +260,14 @@ def append_record(run_dir: RunDir, kind: str, done: int = 0, **fields: Any) -> N
         if lengths is not None:
             ep = max(ep, int(lengths.epochs(done)))
     try:
-        with closing(Appender(run_dir.events)) as log:
-            log.append([stamped(kind, it, ep, fields)])
+        with closing(LogAppender(run_dir.events)) as log:
+            log.append([make_stamped_record(kind, it, ep, fields)])
     except OSError as error:
         print_error(f"hookflow: the event log cannot be written: {error}")
 
 
 def read_records(run_dir: RunDir, rank: int = 0) -> list[Record]:
-    return event_log(run_dir.events_of(rank)).read_all()
+    return event_log(run_dir.find_events_path(rank)).read_all()
 
 
 def _end_of(records: list[Record]) -> StopReason | None:

@@ -16,9 +16,9 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils import swap_tensors
 
 from hookflow.errors import Locate, Problem, UserError, Where
-from hookflow.hooks.tensors import is_sharded, local, shard_like
-from hookflow.numbers import counted
-from hookflow.pipeline.schema import TYPE, DistributedSection
+from hookflow.hooks.tensors import is_sharded, local, make_shard_like
+from hookflow.numbers import format_count
+from hookflow.pipeline.schema import TYPE_PREFIX, DistributedSection
 from hookflow.runner.device.precision import AUTOCAST_DTYPES
 from hookflow.runner.device.random_state import random_state, set_random_state
 from hookflow.runner.distributed.parallel import SeveralRanksStrategy, broadcast
@@ -106,7 +106,7 @@ class FSDPStrategy(SeveralRanksStrategy):
                 _replace(parameter, torch.empty_like(parameter, device="meta"))
         if self._parallelize is not None:
             split_layers(network, partial(self._parallelize, network, self._layout), place("distributed.parallelize"))
-        self._shard(network)
+        self._shard_network(network)
         for tensor in (*network.parameters(), *network.buffers()):
             if tensor.is_meta:
                 _replace(tensor, torch.empty_like(tensor, device=device))
@@ -116,15 +116,15 @@ class FSDPStrategy(SeveralRanksStrategy):
                 empty = partial(torch.empty, tensor.shape, dtype=tensor.dtype, device=device)
                 values = whole.pop(name).to(device) if first else empty()
                 broadcast([values])
-                local(tensor).copy_(local(shard_like(values, tensor)))
+                local(tensor).copy_(local(make_shard_like(values, tensor)))
         for name, parameter in network.named_parameters():
             if parameter.requires_grad:
-                parameter.register_hook(partial(_refuse_gradient, name))
+                parameter.register_hook(partial(_check_gradient, name))
         states = [random_state(device)]
         dist.broadcast_object_list(states)
         set_random_state(states[0], device)  # what is built after the model draws the same numbers on every rank
 
-    def _shard(self, network: nn.Module) -> None:
+    def _shard_network(self, network: nn.Module) -> None:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         half = AUTOCAST_DTYPES.get(self._precision)
@@ -133,10 +133,10 @@ class FSDPStrategy(SeveralRanksStrategy):
         else:
             mesh = self._layout["data"]
         if self._units is None:
-            entries = repeated_block(network)
+            entries = find_repeated_block(network)
         else:
             entries = self._units
-        units = [module for module in units_of(network, entries) if module not in self._models]
+        units = [module for module in list_units(network, entries) if module not in self._models]
         if units and self._units is None:
             self._say(f'FSDP gathers {len(units)} modules one by one: distributed.units = ["{entries[0]}"]')
         norms = [module for module in network.modules() if isinstance(module, _NormBase) and [*module.parameters()]]
@@ -169,10 +169,10 @@ class FSDPStrategy(SeveralRanksStrategy):
         ranks = torch.arange(world).view(copies if copies > 1 else world // together, -1)
         self._layout = init_device_mesh(device.type, tuple(ranks.shape), mesh_dim_names=names)
         if copies > 1:
-            self.mesh, shards = self._layout, counted(world // copies, "rank")
+            self.mesh, shards = self._layout, format_count(world // copies, "rank")
             self._say(f"FSDP keeps {copies} replicas of the model, each sharded over {shards}")
         else:
-            self.data_group, shards = self._layout.get_group("data"), counted(len(ranks), "group")
+            self.data_group, shards = self._layout.get_group("data"), format_count(len(ranks), "group")
             self._say(f"FSDP shards the model over {shards} of {together} ranks, which split layers")
         subgroups: Any = dist.new_subgroups_by_enumeration
         groups = [subgroups(each.tolist(), **patient)[0] for each in (ranks.T, ranks)]
@@ -187,7 +187,7 @@ class FSDPStrategy(SeveralRanksStrategy):
         raise UserError(Problem(message, hint='build them in the model, or use strategy = "ddp"'))
 
 
-def _refuse_gradient(name: str, gradient: Tensor) -> None:
+def _check_gradient(name: str, gradient: Tensor) -> None:
     """Raise UserError: a loss is computed from the shards of a parameter, whose gradient FSDP does not average.
 
     PyTorch calls this for such a gradient alone. The gradient of the gathered weights is put into the shards
@@ -230,7 +230,7 @@ def split_layers(network: nn.Module, split: Callable[[], Any], where: Where) -> 
         raise UserError(Problem(f"distributed.parallelize {fault}", where))
 
 
-def units_of(network: nn.Module, entries: Sequence[str]) -> list[nn.Module]:
+def list_units(network: nn.Module, entries: Sequence[str]) -> list[nn.Module]:
     """Return the modules that the entries pick, the outer ones first.
 
     An entry picks no modules inside one that it picks, no lists of modules, and no modules without parameters.
@@ -246,7 +246,7 @@ def units_of(network: nn.Module, entries: Sequence[str]) -> list[nn.Module]:
     return [module for name, module in there.items() if name in picked]
 
 
-def repeated_block(network: nn.Module) -> list[str]:
+def find_repeated_block(network: nn.Module) -> list[str]:
     """Return the entry of the class that is a network's repeated block; an empty list without one.
 
     It is a class of modules with submodules of which there are several: the one whose modules have most parameters.
@@ -261,7 +261,7 @@ def repeated_block(network: nn.Module) -> list[str]:
         if len(modules) > 1
     }
     if sizes:
-        return [f"{TYPE}{max(sizes, key=lambda name: sizes[name])}"]
+        return [f"{TYPE_PREFIX}{max(sizes, key=lambda name: sizes[name])}"]
     return []
 
 

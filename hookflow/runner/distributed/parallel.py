@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from hookflow.errors import Locate, Problem, UserError
 from hookflow.hooks.optimizer_state import Path, load_optimizer_state
-from hookflow.hooks.tensors import by_dtype, is_sharded, on_device, shard_like
+from hookflow.hooks.tensors import group_by_dtype, is_sharded, make_shard_like, on_device
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.shards import mapped, without_contents
 from hookflow.runner.distributed.consensus import RankConsensus
@@ -26,7 +26,7 @@ from hookflow.runner.distributed.rendezvous import RankLayout
 OF_DDP = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
 """The keys of `[distributed]` that `DistributedDataParallel` takes by the same names."""
 
-BUCKET = 250 << 20
+BUCKET_BYTES = 250 << 20
 """Bytes that are sent at once, as by `DistributedDataParallel`: a copy of all may not fit in the memory."""
 
 
@@ -35,14 +35,14 @@ def broadcast(tensors: Iterable[Tensor]) -> None:
     shared = [tensor.detach() for tensor in tensors]
     shared = [tensor.view(-1).view(torch.uint8) if tensor.is_contiguous() else tensor for tensor in shared]
     if shared:
-        _broadcast_coalesced(dist.distributed_c10d._get_default_group(), shared, BUCKET, 0)
+        _broadcast_coalesced(dist.distributed_c10d._get_default_group(), shared, BUCKET_BYTES, 0)
 
 
 @torch.no_grad()
 def average(tensors: list[Tensor]) -> None:
-    """Replace the contents of these tensors by their mean over the ranks, BUCKET bytes of a type of number at once."""
-    for group in by_dtype(tensors):
-        for bucket in in_buckets(group, BUCKET):
+    """Replace the contents of these tensors by their mean over the ranks, BUCKET_BYTES of a type of number at once."""
+    for group in group_by_dtype(tensors):
+        for bucket in in_buckets(group, BUCKET_BYTES):
             flat = _flatten_dense_tensors(bucket)
             dist.all_reduce(flat)
             flat /= dist.get_world_size()
@@ -190,9 +190,9 @@ class DDPStrategy(SeveralRanksStrategy):
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
         super().parallelize(network, models, device, place)
         for model in self._models:
-            model.__class__ = self._routed(type(model))
+            model.__class__ = self._make_routed_class(type(model))
 
-    def _routed(self, kind: type[nn.Module]) -> type[nn.Module]:
+    def _make_routed_class(self, kind: type[nn.Module]) -> type[nn.Module]:
         """Return a subclass of a model's class whose forward pass goes through its wrapper.
 
         A copy of such a model, and one that is unpickled, is of the class itself.
@@ -211,13 +211,13 @@ class DDPStrategy(SeveralRanksStrategy):
                     wrapper.register_comm_hook(None, self._comm_hooks[model])
             return wrapper.forward(*args, **kwargs)
 
-        def reduced(model: nn.Module, protocol: Any) -> Any:
+        def reduce_model(model: nn.Module, protocol: Any) -> Any:
             parts: Any = kind.__reduce_ex__(model, protocol)
             make, args, *state = parts
             return make, tuple(kind if each is type(model) else each for each in args), *state
 
         routed = torch.compiler.disable(forward, recursive=False)
-        members = {"forward": routed, "__reduce_ex__": reduced, "__module__": kind.__module__}
+        members = {"forward": routed, "__reduce_ex__": reduce_model, "__module__": kind.__module__}
         return type(kind.__name__, (kind,), members)
 
     def require_sync(self, wanted: bool) -> None:
@@ -273,7 +273,7 @@ def load_model(model: nn.Module, state: Mapping[str, Any], *, strict: bool = Tru
     """Give a model the weights of a full `state_dict`. Raises RuntimeError as `load_state_dict` does."""
     held = model.state_dict()
     if any(map(is_sharded, held.values())):
-        state = {name: _like(value, held[name]) if name in held else value for name, value in state.items()}
+        state = {name: _convert_like(value, held[name]) if name in held else value for name, value in state.items()}
     model.load_state_dict(state, strict=strict)
 
 
@@ -293,15 +293,15 @@ def load_optimizer(
         entries = dict(state["state"])
         for number, parameter in zip(numbers, parameters, strict=False):  # a wrong count is reported below
             if number in entries:
-                entries[number] = mapped(entries[number], partial(_like, held=parameter))
+                entries[number] = mapped(entries[number], partial(_convert_like, held=parameter))
         state = {**state, "state": entries}
     load_optimizer_state(optimizer, state, host_tensors=host_tensors, saved_dtypes=saved_dtypes)
 
 
-def _like(value: Any, held: Any) -> Any:
+def _convert_like(value: Any, held: Any) -> Any:
     fits = isinstance(value, Tensor) and isinstance(held, Tensor) and value.shape == held.shape
     if fits:
-        return shard_like(value, held)
+        return make_shard_like(value, held)
     return value
 
 
@@ -334,7 +334,7 @@ def _digest(state: Any) -> bytes:
     """
     checksum = hashlib.sha256()
 
-    def described(leaf: Any) -> Any:
+    def describe_leaf(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         if not is_sharded(leaf):
@@ -342,7 +342,7 @@ def _digest(state: Any) -> bytes:
             checksum.update(words.numpy().data)
         return str(leaf.dtype), tuple(leaf.shape)
 
-    checksum.update(pickle.dumps(mapped(state, described)))
+    checksum.update(pickle.dumps(mapped(state, describe_leaf)))
     return checksum.digest()
 
 

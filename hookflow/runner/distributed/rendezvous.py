@@ -48,19 +48,19 @@ def of_environment() -> RankLayout:
     return RankLayout(*(int(os.environ.get(name, alone)) for name, alone in zip(names, "010", strict=True)))
 
 
-PERIOD = 0.05
+POLL_PERIOD_SECONDS = 0.05
 """Seconds between the checks for the others."""
 
 joined: Store | None = None
 """The result of `rendezvous`; None before it."""
 
 
-def started_by_torchrun() -> bool:
+def is_started_by_torchrun() -> bool:
     """Return whether a launcher has started several processes with the same command as this one."""
     return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def restarts() -> tuple[int, int]:
+def count_restarts() -> tuple[int, int]:
     """Return how often this machine's launcher has restarted its ranks, and how often it may in all."""
     done, most = (os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
     return int(done), int(most)
@@ -82,7 +82,7 @@ def store(seconds: float) -> Store:
     return PrefixStore("hookflow", result)
 
 
-def rendezvous(ranks: RankLayout, seconds: float) -> Store:
+def join_ranks(ranks: RankLayout, seconds: float) -> Store:
     """Return a part of the store that is these ranks' own, once all of them are there.
 
     Rank 0 answers each rank's token with a new prefix, since launchers of several machines count restarts apart. Polls,
@@ -114,7 +114,7 @@ def rendezvous(ranks: RankLayout, seconds: float) -> Store:
                 return ours
         if time.monotonic() > until:
             raise RuntimeError(f"not all of the {ranks.world} ranks are there after {seconds} seconds")
-        time.sleep(PERIOD)
+        time.sleep(POLL_PERIOD_SECONDS)
 
 
 def join_anew() -> None:
@@ -178,7 +178,7 @@ def process_group(loaded: Loaded, ranks: RankLayout) -> Iterator[None]:
         torch.cuda.set_device(device)
     dist.init_process_group(
         backend,
-        store=rendezvous(ranks, section.timeout),
+        store=join_ranks(ranks, section.timeout),
         rank=ranks.rank,
         world_size=ranks.world,
         timeout=timedelta(seconds=section.timeout),
@@ -209,7 +209,7 @@ def leave_process_group() -> None:
         dist.distributed_c10d._update_default_pg(None)
 
 
-def ranks_of_data(section: DistributedSection, ranks: RankLayout, place: Locate) -> RankLayout:
+def compute_data_layout(section: DistributedSection, ranks: RankLayout, place: Locate) -> RankLayout:
     """Return this process among those that share a batch: with `tensor_parallel`, neighbours have the same share.
 
     Raises UserError when the ranks cannot be divided so.

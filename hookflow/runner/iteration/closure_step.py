@@ -13,7 +13,7 @@ from hookflow.runner.iteration.context import RunContext
 from hookflow.runner.iteration.update import OptimizerUpdate
 from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER
 
-POINT = "before_optimizer_step"
+CLOSURE_POINT = "before_optimizer_step"
 
 
 class _StepSkippedError(Exception):
@@ -63,7 +63,7 @@ class ClosureStepper:
             self._timeline.mark(OPTIMIZER)  # what the optimizer has computed since its last call
             update.begin_evaluation(name)
             with torch.enable_grad():
-                loss = self._over_ranks(closure())
+                loss = self._average_loss(closure())
             is_empty = update.finish_gradients((name,))
             if has_begun:
                 self._fire_again(offered)
@@ -96,7 +96,7 @@ class ClosureStepper:
         update = self._update
         if self._context.requests.keeps_gradients:
             raise UserError(Problem("run.accumulate adds up the gradients of several batches; a closure is of one"))
-        if update.takes_skip_request():
+        if update.take_skip_request():
             raise _StepSkippedError
         if bool(is_empty):  # the host waits: an optimizer with a closure leaves no step out by itself
             update.empty_steps.left_out()
@@ -106,8 +106,8 @@ class ClosureStepper:
         if self._gradient_writers is None:
             self._gradient_writers = self._find_gradient_writers()
         # The dispatcher, and not the generated function: a trigger is evaluated once for all calls.
-        dispatcher.call_all(self._engine.firings(POINT), (dispatcher.run, *offered))
-        if update.takes_skip_request():
+        dispatcher.call_all(self._engine.firings(CLOSURE_POINT), (dispatcher.run, *offered))
+        if update.take_skip_request():
             self._engine.leave(entered)
             raise _StepSkippedError
 
@@ -116,7 +116,7 @@ class ClosureStepper:
         dispatcher = self._engine.dispatcher
         for firing in self._gradient_writers or ():
             dispatcher.call_within(firing, (dispatcher.run, *offered))
-        if self._update.takes_skip_request() and not self._has_warned:
+        if self._update.take_skip_request() and not self._has_warned:
             self._has_warned = True
             message = "run.skip_step has come at a later call of the closure, when the optimizer had begun to step"
             self._context.log.say(f"{message}: the step was taken", "warn")
@@ -124,14 +124,14 @@ class ClosureStepper:
     def _find_gradient_writers(self) -> list[HookCall]:
         """Return the hooks that write gradients before a step; from here on each is evaluated once an iteration."""
         writers = []
-        for firing in self._engine.firings(POINT):
+        for firing in self._engine.firings(CLOSURE_POINT):
             written = [root(slot) for slot in firing.binding.writes]
             if firing.binding.half == "whole" and "grads" in written:
                 firing.ask_once_per_iteration(self._context.state)
                 writers.append(firing)
         return writers
 
-    def _over_ranks(self, loss: Any) -> Any:
+    def _average_loss(self, loss: Any) -> Any:
         """Return the loss of the whole batch: by it a line search decides, and all ranks must decide alike."""
         strategy = self._context.parts.strategy
         if not strategy.several:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.events.now import Shared
+from hookflow.events.now import NowMemory
 from hookflow.graph.plan import Binding, OnError, Plan
-from hookflow.hooks.arguments import as_annotated, first_names, parameters_of, wrong_arguments
+from hookflow.hooks.arguments import as_annotated, find_argument_problems, first_names, parameters_of
 from hookflow.hooks.run import WITH_A_BATCH
 from hookflow.pipeline.layers import read_value
 from hookflow.runner.builder.components import RunComponents
@@ -24,7 +24,7 @@ from hookflow.runner.dispatch.torch_hooks import ModuleHooks
 from hookflow.runner.dispatch.triggers import LatestScalars, make_triggers
 from hookflow.runner.distributed.consensus import RankConsensus
 from hookflow.runner.iteration.data_counter import make_data_counter
-from hookflow.runner.iteration.requests import SKIPPED, HookRequests
+from hookflow.runner.iteration.requests import SKIP_MARKER, HookRequests
 from hookflow.runner.logging.budgets import HookThrottles
 from hookflow.runner.logging.media import MediaRecorder
 from hookflow.runner.logging.recorder import EventRecorder
@@ -57,7 +57,7 @@ class HookSettings:
         kind = type(made)
         names = [parameter.name for parameter in parameters_of(kind)]
         called = f'hook "{hook}"'
-        problem = next(wrong_arguments(kind, {argument: value}, called, lambda _: Where(""), filled=names), None)
+        problem = next(find_argument_problems(kind, {argument: value}, called, lambda _: Where(""), filled=names), None)
         if problem:
             raise ValueError(f"{problem.message}; {problem.hint}".removesuffix("; "))
         if not hasattr(made, argument):
@@ -65,13 +65,13 @@ class HookSettings:
         check = getattr(kind, "check_arguments", None)
         if check:
             others = {name: read_value(written) for name, written in self._set.get(hook, {}).items()}
-            check({**self._written(hook), **others, argument: value})
+            check({**self._read_written_args(hook), **others, argument: value})
         before = getattr(made, argument)
         setattr(made, argument, dict(as_annotated(kind, {argument: value}))[argument])
         self._set.setdefault(hook, {})[argument] = text
         return f"it was {before!r}"
 
-    def _written(self, hook: str) -> dict[str, Any]:
+    def _read_written_args(self, hook: str) -> dict[str, Any]:
         args = self._plan.hook(hook).args
         names = first_names(type(self._hooks[hook]), len(args))
         if isinstance(args, Mapping):
@@ -81,7 +81,7 @@ class HookSettings:
     def state_dict(self) -> dict[str, Any]:
         """Return what is set, each with the value that the pipeline has for it."""
         return {
-            hook: {name: [text, self._written(hook).get(name)] for name, text in settings.items()}
+            hook: {name: [text, self._read_written_args(hook).get(name)] for name, text in settings.items()}
             for hook, settings in self._set.items()
         }
 
@@ -95,7 +95,7 @@ class HookSettings:
             planned = next((each for each in self._plan.hooks if each.name == hook), None)
             if planned is None or name not in planned.settable:
                 yield f"{setting}, set before this run was resumed, is dropped: the hook no longer declares it settable"
-            elif self._written(hook).get(name) != before:
+            elif self._read_written_args(hook).get(name) != before:
                 yield f"{setting}, set before this run was resumed, is dropped: the pipeline has changed the argument"
             else:
                 self.set(hook, name, text)
@@ -116,7 +116,7 @@ class RunContext:
     consensus: RankConsensus
     log: EventRecorder
     media: MediaRecorder
-    shared: Shared | None = None
+    shared: NowMemory | None = None
 
     def __post_init__(self) -> None:
         parts = self.parts
@@ -142,7 +142,7 @@ class RunContext:
         self.engine = engine = DispatchEngine(plan, parts.hooks, self.triggers, state, dispatcher, ranks.rank)
         engine.on_retry = self._report_retry
         if several:
-            refuse_retries_on_all_ranks(plan, parts.place)
+            check_retries_on_all_ranks(plan, parts.place)
         self.settings = HookSettings(plan, parts.hooks)
         self.optimizer_modes = OptimizerModes(parts.optimizers)
         self.module_hooks = ModuleHooks(engine, parts.picked, state)
@@ -187,10 +187,12 @@ class RunContext:
     def computed(self, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Return a task's method in the run's precision, before which the hooks inside the network are settled."""
         parts = self.parts
-        return self.module_hooks.settled(in_precision(method, parts.device, parts.precision, parts.section.compile))
+        return self.module_hooks.make_settling_step(
+            in_precision(method, parts.device, parts.precision, parts.section.compile)
+        )
 
-    def offer(self, point: str, batch: Any, writers: Sequence[HookCall] | None = None) -> Any:
-        """Fire a point with a batch, or these firings of it alone; return the batch after the hooks, or SKIPPED."""
+    def fire_with_batch(self, point: str, batch: Any, writers: Sequence[HookCall] | None = None) -> Any:
+        """Fire a point with a batch, or these firings of it alone; return the batch after the hooks, or SKIP_MARKER."""
         dispatcher = self.engine.dispatcher
         requests = self.requests
         requests.offered = offered = [dispatcher.run, batch, self.state.batch_idx]
@@ -204,7 +206,7 @@ class RunContext:
         if point in self._skips_agreed:
             skips = self.consensus.any_rank(skips)
         if skips:
-            return SKIPPED
+            return SKIP_MARKER
         return offered[1]
 
     def iteration(self, binding: Binding | None) -> int:
@@ -218,7 +220,7 @@ class RunContext:
     def _report_retry(self, error: Exception, text: str) -> None:
         self.log.say(text, "warn")
 
-    def _prepares_for_training(self, hook: str) -> bool:
+    def _is_preparing_training(self, hook: str) -> bool:
         """Return whether a hook fires before the training."""
         return any(binding.hook == hook for binding in self.plan.at("before_train"))
 
@@ -229,7 +231,7 @@ class RunContext:
             error.add_note(self.state.place(it))
         if isinstance(error, UserError):
             error.at(self.parts.place(f"hooks.{binding.hook}.use"))
-        if self.only_evaluates and self._prepares_for_training(binding.hook):
+        if self.only_evaluates and self._is_preparing_training(binding.hook):
             error.add_note(
                 f'the hook "{binding.hook}" has a before_train, which does not fire where a checkpoint is evaluated: '
                 f"what it needs there belongs into before_run; or leave the hook out: --without {binding.hook}"
@@ -239,7 +241,7 @@ class RunContext:
             self.log.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")
 
 
-def refuse_retries_on_all_ranks(plan: Plan, place: Callable[[str], Where]) -> None:
+def check_retries_on_all_ranks(plan: Plan, place: Callable[[str], Where]) -> None:
     """Raise UserError for a hook that is called again on one of several ranks, where others may wait for it."""
     for hook in plan.hooks:
         if hook.retry and hook.ranks == "all":

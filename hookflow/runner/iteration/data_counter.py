@@ -6,7 +6,7 @@ from typing import Any
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Plan
 from hookflow.runner.builder.components import RunComponents
-from hookflow.runner.data.batches import HINT, BatchSizes, tokens_of_batch
+from hookflow.runner.data.batches import BATCH_SIZE_HINT, BatchSizes, tokens_of_batch
 from hookflow.runner.process.state import RunState
 
 
@@ -44,7 +44,7 @@ class DataCounter:
                 samples = self._sizes.total(index, batch)
             if samples is None:
                 message = "a trigger counts samples, and nothing says how many a batch of the training data has"
-                raise UserError(Problem(message, hint=HINT))
+                raise UserError(Problem(message, hint=BATCH_SIZE_HINT))
             self._samples += samples
         if self._count_tokens is not None:
             tokens = self._count_tokens(batch)

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from hookflow.errors import DiagnosisError
 from hookflow.graph.plan import Plan
-from hookflow.hooks.tensors import Weight, by_dtype, local, sum_dtype
+from hookflow.hooks.tensors import Weight, group_by_dtype, local, sum_dtype
 from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.process.state import RunState
 
@@ -35,7 +35,7 @@ class AsyncScalarCopy(Generic[Mark]):
         else:
             self._under_way.append((number.detach().clone(), None, mark))
 
-    def arrived(self, wait: bool = False) -> Iterator[tuple[float, Mark]]:
+    def iter_arrived(self, wait: bool = False) -> Iterator[tuple[float, Mark]]:
         """Yield what has arrived since the last time; with `wait` all that was sent."""
         while self._under_way:
             copy, copied, mark = self._under_way[0]
@@ -73,19 +73,19 @@ class LossCheck:
     def _watch_now(self, loss: Tensor, batch: Any) -> None:
         """Take a loss. Raises NonFiniteLossError when this one, or one before it, is known not to be finite."""
         if not isfinite(value := loss.item()):
-            raise self._error(value, self._place(), batch)
+            raise self._error(value, self._read_place(), batch)
 
     def _watch_later(self, loss: Tensor, batch: Any) -> None:
-        self._sent.send(loss, self._place())
+        self._sent.send(loss, self._read_place())
         self.settle(wait=False)
 
     def settle(self, *, wait: bool = True) -> None:
         """Check every loss that has been taken. Raises NonFiniteLossError when one is not finite."""
-        for value, place in self._sent.arrived(wait):
+        for value, place in self._sent.iter_arrived(wait):
             if not isfinite(value):
                 raise self._error(value, place)
 
-    def _place(self) -> Place:
+    def _read_place(self) -> Place:
         return self._state.iter, self._state.epoch, self._state.batch_idx
 
     def _error(self, value: float, place: Place, batch: Any = None) -> NonFiniteLossError:
@@ -97,7 +97,7 @@ class LossCheck:
         return NonFiniteLossError(f"the loss is {number} in {where}. {self._explain(batch, it)}".rstrip())
 
 
-def advice(precision: str, *, clips: bool, saved: bool) -> str:
+def suggest_remedies(precision: str, *, clips: bool, saved: bool) -> str:
     """Return ways to avoid a loss that is not finite, in a run that may clip gradients and have saved checkpoints."""
     ways = ["lower the learning rate"]
     if not clips:
@@ -173,7 +173,7 @@ class StepGuard:
         for name in names:
             self._bad_loss[name] = torch.maximum(self._bad_loss[name], bad)
 
-    def forget_losses(self, names: Iterable[str]) -> None:
+    def reset_losses(self, names: Iterable[str]) -> None:
         """Begin anew with the losses of these optimizers: a step has used their gradients, or left them out."""
         if not self._skips_nan:
             return
@@ -202,7 +202,7 @@ class StepGuard:
         inverse = None
         if self._scales:
             inverse = self._scale.to(sum_dtype(self._scale.device)).reciprocal().float()
-        for alike in by_dtype(gradient for name in names for gradient in _gradients(self._optimizers[name])):
+        for alike in group_by_dtype(gradient for name in names for gradient in _iter_gradients(self._optimizers[name])):
             if inverse is not None:
                 torch._amp_foreach_non_finite_check_and_unscale_(alike, result, inverse)
             else:
@@ -242,7 +242,7 @@ class StepGuard:
 
         Raises NonFiniteLossError after too many in a row.
         """
-        for count, (it, names) in self._counts.arrived(wait):
+        for count, (it, names) in self._counts.iter_arrived(wait):
             total = int(count)
             if total == self._reported:
                 self._in_a_row.pop(names, None)
@@ -335,7 +335,7 @@ class EmptySteps:
             self.settle(wait=False)
 
     def settle(self, *, wait: bool) -> None:
-        for is_empty, (it, outcome) in self._sent.arrived(wait):
+        for is_empty, (it, outcome) in self._sent.iter_arrived(wait):
             if is_empty:
                 self._tell(it, outcome)
 
@@ -362,7 +362,7 @@ def host_sync_reason(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:
     return ""
 
 
-def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
+def _iter_gradients(optimizer: Optimizer) -> Iterator[Tensor]:
     """Yield the gradients of an optimizer's parameters: of sparse ones the values, of sharded ones this rank's."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-HINT = (
+BATCH_WEIGHT_HINT = (
     "give it a method batch_weight(batch) that returns what the loss of a batch is a mean over; "
     "see docs/how-to/tasks.md"
 )
@@ -61,4 +61,4 @@ class IgnoredTargets(TorchFunctionMode):
             what = f"the loss of {self._data} is a mean by the weights of classes"
         else:
             return
-        self._say(f"{what}, {so}; {HINT}", "warn")
+        self._say(f"{what}, {so}; {BATCH_WEIGHT_HINT}", "warn")

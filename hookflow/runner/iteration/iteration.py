@@ -10,11 +10,11 @@ from typing import Any
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.run import BEFORE_THE_STEP
 from hookflow.hooks.tensors import Weight, WeightedSum
-from hookflow.numbers import counted
+from hookflow.numbers import format_count
 from hookflow.runner.iteration.context import RunContext
 from hookflow.runner.iteration.ignored_targets import IgnoredTargets
-from hookflow.runner.iteration.requests import SKIPPED
-from hookflow.runner.iteration.update import OptimizerUpdate, clears_gradients
+from hookflow.runner.iteration.requests import SKIP_MARKER
+from hookflow.runner.iteration.update import OptimizerUpdate, make_gradient_clearer
 from hookflow.runner.logging.timing import DATA, FORWARD
 from hookflow.runner.model.task import check_outputs, single_numbers, steps_itself, training_step
 from hookflow.runner.process.state import NO_BATCH, RunState
@@ -55,7 +55,7 @@ def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper 
     task = context.parts.task
     step = context.computed(training_step(task, context.parts.data))
     optimizers = [*context.parts.optimizers.values()]
-    clear = clears_gradients(optimizers)
+    clear = make_gradient_clearer(optimizers)
     early = update.clears_before_forward
     watch = None
     if update.losses:
@@ -182,7 +182,7 @@ class _BatchwiseIteration(ABC):
     def _first_step(self, step: Step) -> Step:
         """Return a step that at its first call looks for targets that the loss leaves out."""
 
-        def look_and_step(run: Any, batch: Any) -> Any:
+        def check_and_step(run: Any, batch: Any) -> Any:
             self.step = step
             ignored = IgnoredTargets("the training data", self.context.log.say)
             with ignored:
@@ -190,7 +190,7 @@ class _BatchwiseIteration(ABC):
             ignored.warn()
             return outputs
 
-        return look_and_step
+        return check_and_step
 
     @abstractmethod
     def iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:
@@ -245,8 +245,8 @@ class AccumulatedIteration(_BatchwiseIteration):
             writers = None
             if s.batch_idx > first:
                 writers = self.writers
-            batch = self.context.offer("before_train_iter", self.next(batches), writers)
-            if batch is not SKIPPED:
+            batch = self.context.fire_with_batch("before_train_iter", self.next(batches), writers)
+            if batch is not SKIP_MARKER:
                 if grouped:
                     self.strategy.require_sync(self.skips_some or s.batch_idx + 1 == last)
                 update.weigh(batch)
@@ -269,12 +269,12 @@ class AccumulatedIteration(_BatchwiseIteration):
             return None
         if grouped:
             batch, index, outputs = offered
-            means = self._conclude(totals)
+            means = self._merge_totals(totals)
             offered = batch, index, {**outputs, **means}
         update.step(offered, every)
         return offered
 
-    def _conclude(self, totals: "BatchTotals") -> dict[str, Any]:
+    def _merge_totals(self, totals: "BatchTotals") -> dict[str, Any]:
         """Let the run show what all batches of an iteration have together; return the means of their outputs."""
         s = self.state
         s.mixes_sets = len(totals.sets) > 1
@@ -312,9 +312,9 @@ class SelfSteppingIteration(_BatchwiseIteration):
 
     def iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:
         s = self.state
-        batch = self.context.offer("before_train_iter", self.next(batches))
+        batch = self.context.fire_with_batch("before_train_iter", self.next(batches))
         offered: tuple[Any, ...] | None = None
-        if batch is not SKIPPED:
+        if batch is not SKIP_MARKER:
             self.update.weigh(batch)
             s.batch = batch
             outputs = self.step(self.run, batch)
@@ -332,5 +332,5 @@ class SelfSteppingIteration(_BatchwiseIteration):
 
 def too_few(state: RunState) -> UserError:
     """Return the error of data that end before they promised to."""
-    message = f"the training data promised {counted(state.batches_per_epoch, 'batch')}, and gave {state.batch_idx}"
+    message = f"the training data promised {format_count(state.batches_per_epoch, 'batch')}, and gave {state.batch_idx}"
     return UserError(Problem(message, hint="its __len__ must be the number of batches that it yields in an epoch"))

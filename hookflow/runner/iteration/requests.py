@@ -7,12 +7,12 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding, Plan
-from hookflow.hooks.run import BEFORE_THE_GRADIENTS, CALLS, WITH_A_BATCH, how_to_declare
+from hookflow.hooks.run import BEFORE_THE_GRADIENTS, WITH_A_BATCH, WRITE_CALLS, describe_declaration
 from hookflow.runner.data.batches import BatchSizes, sets_of
 from hookflow.runner.process.state import RunState
 
-NOTHING: Mapping[str, int] = MappingProxyType({})
-SKIPPED: Any = object()
+NO_MOVES: Mapping[str, int] = MappingProxyType({})
+SKIP_MARKER: Any = object()
 """Marks a skipped batch: None is one, too, of a task that makes its own."""
 TOO_LATE_TO_STOP = ("on_exception", "after_run")
 
@@ -69,7 +69,7 @@ class HookRequests:
         Requests about `this_process` alone wait for neither, and stop no other run that resumes from an earlier state.
         """
         self.check("stop", [point.name for point in self.plan.points if point.name not in TOO_LATE_TO_STOP])
-        if not this_process and not self._lasting() and self.stop_waits:
+        if not this_process and not self._find_lasting_stop() and self.stop_waits:
             epochs, iters = self.least
             key, until = ("epochs", f"epoch {epochs}") if self.state.epoch < epochs else ("iters", f"iteration {iters}")
             self.say(f"the stop waits for {until}, as run.min_{key} says: {reason}")
@@ -99,10 +99,10 @@ class HookRequests:
         early = self.stop_waits
         return next((reason for reason, this_process in self.stops.items() if this_process or not early), None)
 
-    def grant_stop(self, reason: str) -> bool:
+    def accept_stop(self, reason: str) -> bool:
         """Forget the requests to stop; return whether this one is about this process alone: a resumed run trains on."""
         if not self.stop_waits:
-            self.ended_by = self._lasting()
+            self.ended_by = self._find_lasting_stop()
         this_process = self.stops[reason]
         self.stops.clear()
         return this_process
@@ -114,7 +114,7 @@ class HookRequests:
         elif self.ended_by is not None:
             self.stops[self.ended_by] = False
 
-    def _lasting(self) -> str | None:
+    def _find_lasting_stop(self) -> str | None:
         return next((reason for reason, this_process in self.stops.items() if not this_process), None)
 
     def validate(self) -> None:
@@ -124,7 +124,7 @@ class HookRequests:
         self.check("validate", ["before_train_epoch", *inside, "after_train_epoch"])
         sets = sets_of("val", self.sizes)
         if not sets:
-            raise _refused("run.validate needs validation data, and there is no [data.val]")
+            raise _make_error("run.validate needs validation data, and there is no [data.val]")
         self.validate_on(sets)
 
     def validate_on(self, sets: Iterable[str]) -> None:
@@ -167,9 +167,9 @@ class HookRequests:
         self.check("replace_batch")
         state = self.state
         self.offered[1] = batch
-        state.batch_size = self.sizes[state.split].replaced(batch, state.batch_size)
+        state.batch_size = self.sizes[state.split].read_replaced_size(batch, state.batch_size)
 
-    def save(self, names: Iterable[str], moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
+    def save(self, names: Iterable[str], moved: Mapping[str, int] = NO_MOVES, keep: int | None = None) -> None:
         """Save the state at the next safe point; see `hookflow.hooks.run.Run.save_checkpoint`."""
         self.saves.update(moved)
         self.saves.update(dict.fromkeys(names))
@@ -187,7 +187,7 @@ class HookRequests:
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must still grant. A skipped step may wait for iterations, where a task steps."""
         return {
-            "stop": self._lasting(),
+            "stop": self._find_lasting_stop(),
             "ended_by": self.ended_by,
             "epoch_end": self.epoch_end_reason,
             "skips_step": self.skips_step,
@@ -207,25 +207,25 @@ class HookRequests:
     def check(self, call: str, points: Collection[str] = ()) -> None:
         """Raise UserError where the call is not allowed, or its hook has not declared the slot that it writes."""
         here = self.current()
-        slot, points = CALLS.get(call, ("", points))
+        slot, points = WRITE_CALLS.get(call, ("", points))
         if here is None:
             if points in (WITH_A_BATCH, BEFORE_THE_GRADIENTS):
-                raise _refused(f"run.{call} is for hooks: a task need not ask to change its batch or its loss")
+                raise _make_error(f"run.{call} is for hooks: a task need not ask to change its batch or its loss")
         elif here.point not in points:
             where = "in an iteration"
             if len(points) < 8:
                 where = f"at {', '.join(points)}"
-            raise _refused(f"run.{call} is not allowed at {here.point}", f"it may be called {where}")
+            raise _make_error(f"run.{call} is not allowed at {here.point}", f"it may be called {where}")
         elif (
             self.plan.points[here.point].kind == "module"
             and self.state.stage != "train"
             and call not in ("stop", "fail")
         ):
-            raise _refused(f"run.{call} is not allowed at {here.point} in {self.state.stage}")
+            raise _make_error(f"run.{call} is not allowed at {here.point} in {self.state.stage}")
         elif slot and slot not in here.writes:
             message = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
-            raise _refused(message, how_to_declare(slot, here.hook, here.writes))
+            raise _make_error(message, describe_declaration(slot, here.hook, here.writes))
 
 
-def _refused(message: str, hint: str = "") -> UserError:
+def _make_error(message: str, hint: str = "") -> UserError:
     return UserError(Problem(message, hint=hint))

@@ -12,10 +12,10 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.records import HOOKFLOW, Level, Stage
+from hookflow.events.records import RUNNER_SOURCE, Level, Stage
 from hookflow.hooks.progress import HookProgress
 from hookflow.hooks.run import Run as RunProtocol
-from hookflow.hooks.tensors import Weight, evaluating, full, is_one, is_sharded
+from hookflow.hooks.tensors import Weight, enter_evaluation, full, is_one, is_sharded
 from hookflow.hooks.weight_average import average_in_place
 from hookflow.pipeline.by_epoch import EpochLengths
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, is_valid_alias
@@ -23,13 +23,13 @@ from hookflow.runner.device.cuda import event_of_stream
 from hookflow.runner.device.precision import in_precision
 from hookflow.runner.iteration.closure_step import ClosureStepper
 from hookflow.runner.iteration.context import RunContext
-from hookflow.runner.iteration.requests import NOTHING
+from hookflow.runner.iteration.requests import NO_MOVES
 from hookflow.runner.iteration.update import OptimizerUpdate
 from hookflow.runner.logging.capture import TraceCapture
-from hookflow.runner.logging.media import MediaRecorder, Place, copied, drawn
+from hookflow.runner.logging.media import MediaRecorder, Place, copy_image, render_figure
 from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.logging.timing import FORWARD
-from hookflow.runner.model.task import NamedParts, evaluation_of, numbers, scalar, training_step
+from hookflow.runner.model.task import NamedParts, find_evaluation, numbers, scalar, training_step
 from hookflow.runner.process.state import NO_BATCH
 
 CALLED_INSTEAD = {
@@ -46,7 +46,7 @@ CALLED_INSTEAD = {
 """The call in place of assigning an attribute of the run."""
 
 
-def cannot_be_set(name: str) -> Problem:
+def make_assignment_problem(name: str) -> Problem:
     """Return that a hook cannot assign an attribute of the run, and what it can do in place of that."""
     if name in CALLED_INSTEAD:
         return Problem(f"run.{name} cannot be set: the training would not see it", hint=CALLED_INSTEAD[name])
@@ -58,7 +58,7 @@ def cannot_be_set(name: str) -> Problem:
     return Problem(f"run.{name} cannot be set: the run has no such attribute", hint=hint)
 
 
-class _Reports:
+class _ReportBase:
     """Reports of hooks beside numbers. `_origin` is who reports, and the iterations and epochs done; None is now."""
 
     _log: EventRecorder
@@ -68,10 +68,10 @@ class _Reports:
         raise NotImplementedError
 
     def log_image(self, name: str, image: Any, caption: str = "") -> None:
-        self._media.image(name, copied(image, f'run.log_image("{name}", …)'), caption, *self._origin())
+        self._media.image(name, copy_image(image, f'run.log_image("{name}", …)'), caption, *self._origin())
 
     def log_figure(self, name: str, figure: Any) -> None:
-        self._media.image(name, drawn(figure, f'run.log_figure("{name}", …)'), "", *self._origin(), figure=True)
+        self._media.image(name, render_figure(figure, f'run.log_figure("{name}", …)'), "", *self._origin(), figure=True)
 
     def log_text(self, name: str, text: str) -> None:
         if not isinstance(text, str):
@@ -87,7 +87,7 @@ class _Reports:
         self._log.say(text, level, self._origin()[0])
 
 
-class Run(_Reports, RunProtocol):
+class Run(_ReportBase, RunProtocol):
     """The run of this process."""
 
     def __init__(self, context: RunContext, update: OptimizerUpdate) -> None:
@@ -129,7 +129,7 @@ class Run(_Reports, RunProtocol):
     def __setattr__(self, name: str, value: Any) -> None:
         is_private = name.startswith("_") or name == "is_temporary"  # which a trial sets
         if "_is_complete" in vars(self) and not is_private:
-            raise UserError(cannot_be_set(name))
+            raise UserError(make_assignment_problem(name))
         super().__setattr__(name, value)
 
     # Where the run is.
@@ -288,21 +288,21 @@ class Run(_Reports, RunProtocol):
     def _origin(self) -> tuple[str, Place | None]:
         """Return who calls, a hook or the task, in which iteration: the one under way. Unknown in another thread."""
         if get_ident() != self._engine.dispatcher.thread:
-            return HOOKFLOW, None
+            return RUNNER_SOURCE, None
         here = self._engine.current
         return here.hook if here else "task", self._offered_at or (self._iteration(here), self._state.epoch)
 
     def evaluate(self, batch: Any) -> dict[str, Any]:
         if self._strategy.mesh is not None:  # the forward pass gathers shards
             self._check_on_all_ranks("evaluate")
-        evaluate = in_precision(evaluation_of(self.task), self.device, self.precision, self._compiled)
+        evaluate = in_precision(find_evaluation(self.task), self.device, self.precision, self._compiled)
         return evaluate(self, batch)  # type: ignore[no-any-return]
 
     @contextmanager
     def average(self, name: str | None) -> Iterator[None]:
         if self._strategy.mesh is not None:  # a forward pass gathers shards
             self._check_on_all_ranks("average")
-        with average_in_place(self, name), evaluating(self.model), torch.no_grad():
+        with average_in_place(self, name), enter_evaluation(self.model), torch.no_grad():
             torch.clear_autocast_cache()  # it holds the weights that were there
             try:
                 yield
@@ -319,12 +319,12 @@ class Run(_Reports, RunProtocol):
         return outputs["loss"] if is_one(weight) else outputs["loss"] * weight  # type: ignore[no-any-return]
 
     def sum(self, value: float | torch.Tensor) -> torch.Tensor:
-        return self._reduced(value, "sum")
+        return self._reduce_value(value, "sum")
 
     def mean(self, value: float | torch.Tensor) -> torch.Tensor:
-        return self._reduced(value, "mean") / self._shares
+        return self._reduce_value(value, "mean") / self._shares
 
-    def _reduced(self, value: float | torch.Tensor, call: str) -> torch.Tensor:
+    def _reduce_value(self, value: float | torch.Tensor, call: str) -> torch.Tensor:
         self._check_on_all_ranks(call)
         return self._strategy.all_reduce(value, self.device)  # type: ignore[no-any-return]
 
@@ -369,7 +369,7 @@ class Run(_Reports, RunProtocol):
         name = next(name for name, each in self.optimizers.items() if each is wanted)
         self._update.add_param_group(params, name, settings)
 
-    def save_checkpoint(self, *names: str, moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
+    def save_checkpoint(self, *names: str, moved: Mapping[str, int] = NO_MOVES, keep: int | None = None) -> None:
         for name in (*names, *moved):
             if not is_valid_alias(name):
                 message = f"no checkpoint can go by the name {json.dumps(name, ensure_ascii=False)}"
@@ -456,7 +456,7 @@ class Run(_Reports, RunProtocol):
         return optimizers or self._update.every
 
 
-COPIED = (
+COPIED_ATTRIBUTES = (
     *("iter", "epoch", "batch_idx", "batch_size", "batch_set", "batch_weight", "max_iters", "max_epochs"),
     *("iters_per_epoch", "epoch_lengths", "stage", "split"),
     *("metrics", "train_seconds", "device", "precision", "rank", "world", "repeats_previous_rank"),
@@ -464,7 +464,7 @@ COPIED = (
 )
 
 
-class RunCopy(_Reports):
+class RunCopy(_ReportBase):
     """The run as it was when an offloaded hook fired; `hookflow.hooks.run.Run` documents what is there of it.
 
     `model` is a copy of the network, of a hook that declares that it reads `model` or `grads`. Numbers and images are
@@ -478,7 +478,7 @@ class RunCopy(_Reports):
     _names: tuple[str, ...]
 
     def __init__(self, run: Run, hook: str, network: nn.Module | None) -> None:
-        facts: dict[str, Any] = {name: getattr(run, name) for name in COPIED}
+        facts: dict[str, Any] = {name: getattr(run, name) for name in COPIED_ATTRIBUTES}
         facts |= {"_hook": hook, "network": network, "_names": tuple(run.models)}
         facts |= {"_log": run._log, "_media": run._media, "metrics": dict(run.metrics), "place": run._origin()[1]}
         vars(self).update(facts)
@@ -486,7 +486,7 @@ class RunCopy(_Reports):
     def __setattr__(self, name: str, value: Any) -> None:
         is_private = name.startswith("_") or name in ("network", "device")  # of the copy, where it is computed with
         if not is_private:
-            raise UserError(cannot_be_set(name))
+            raise UserError(make_assignment_problem(name))
         super().__setattr__(name, value)
 
     @property

@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.graph.slots import root
 from hookflow.hooks.run import BEFORE_THE_STEP
-from hookflow.hooks.tensors import Weight, is_one, is_sharded, is_zero, local, on_device, ratio
-from hookflow.runner.device.precision import records_graphs
+from hookflow.hooks.tensors import Weight, compute_ratio, is_one, is_sharded, is_zero, local, on_device
+from hookflow.runner.device.precision import is_recording_graphs
 from hookflow.runner.iteration.context import RunContext
 from hookflow.runner.iteration.finite import (
     LEFT_OUT,
@@ -73,7 +73,7 @@ class GradientAccumulator:
         elif isinstance(self._expected, Tensor):
             self._expected = torch.where(self._expected > 0, self._expected, batches * weight)
         self._total = self._total + weight
-        return ratio(weight, self._expected, 0.0)
+        return compute_ratio(weight, self._expected, 0.0)
 
     def _weight_of_batch(self) -> Weight:
         if self.on_all_ranks is not None:
@@ -84,7 +84,7 @@ class GradientAccumulator:
 
     def close(self) -> Weight:
         """Return the factor that the gradients lack, and begin another group."""
-        factor = ratio(self._expected, self._total, 1.0)
+        factor = compute_ratio(self._expected, self._total, 1.0)
         self._expected = self._total = 0
         return factor
 
@@ -132,9 +132,9 @@ class OptimizerUpdate:
         self._optimizers = optimizers
         self.trained = TrainedParameters(context.parts.model, optimizers)
         self._parts = context.parts
-        self._records_graphs = records_graphs(context.parts.device, context.parts.section.compile)
+        self._records_graphs = is_recording_graphs(context.parts.device, context.parts.section.compile)
         self._kept = False
-        self._clear = {name: clears_gradients([optimizer]) for name, optimizer in optimizers.items()}
+        self._clear = {name: make_gradient_clearer([optimizer]) for name, optimizer in optimizers.items()}
         self._strategy = strategy
         self._consensus = context.consensus
         self._skips_agreed = strategy.several and any(
@@ -167,7 +167,7 @@ class OptimizerUpdate:
             if total.device.type == "cpu":
                 total = total.item()
             self.group.on_all_ranks = total
-            self.loss_weight = ratio(weight * self._parts.data_ranks.world, total, 0.0)
+            self.loss_weight = compute_ratio(weight * self._parts.data_ranks.world, total, 0.0)
         self._state.batch_weight = weight
         self._total_weight = total
 
@@ -230,7 +230,7 @@ class OptimizerUpdate:
     def skip_outside_step(self, name: str) -> bool:
         """Note that the user's own loop lets an optimizer step; return whether hooks have asked to skip the step."""
         self._used.add(name)
-        skips = self.takes_skip_request()
+        skips = self.take_skip_request()
         if skips:
             self.record_skipped_step(True)
         return skips
@@ -284,7 +284,7 @@ class OptimizerUpdate:
         self._strategy.broadcast_buffers()
         if self._strategy.several:
             self._timeline.mark(BACKWARD)  # here too they wait for one another, in a task that steps itself
-        skips = self.takes_skip_request()
+        skips = self.take_skip_request()
         if is_empty is True and not skips:
             self.empty_steps.left_out()
             skips = True
@@ -311,7 +311,7 @@ class OptimizerUpdate:
     def _put_off_step(self, names: tuple[str, ...]) -> None:
         """Keep the gradients for a later step, unless a hook has requested to skip this one: then they are used up."""
         self.keep_gradients()
-        if self.takes_skip_request():
+        if self.take_skip_request():
             self.group.close()
             self._have_used(names)
             self.record_skipped_step(True)
@@ -320,7 +320,7 @@ class OptimizerUpdate:
         """Fire the hooks before the step; return whether one of them has requested to skip it."""
         entered = len(self._engine.arounds)
         self._engine.fire("before_optimizer_step", *offered)
-        skips = self.takes_skip_request()
+        skips = self.take_skip_request()
         if skips:
             self._engine.leave(entered)
         return skips
@@ -364,7 +364,7 @@ class OptimizerUpdate:
         self._used.update(names)
         self.group.drop(names)
         if self.guard:
-            self.guard.forget_losses(names)
+            self.guard.reset_losses(names)
 
     def _scale_gradients(self, names: Iterable[str], factor: Weight) -> None:
         """Multiply the gradients of these optimizers."""
@@ -402,7 +402,7 @@ class OptimizerUpdate:
         step_unless(optimizer, is_empty)
         self.record_skipped_step(is_empty)
 
-    def takes_skip_request(self) -> bool:
+    def take_skip_request(self) -> bool:
         """Return whether a hook (on any rank) has asked to skip the current step, and forget it."""
         skips = self._requests.skips_step
         self._requests.skips_step = False
@@ -452,7 +452,7 @@ class OptimizerUpdate:
         missing = self.trained.missing()
         if missing:
             yield f"{NO_OPTIMIZER.format(first_few(missing))}; {ADD_GROUP}"
-        orphaned = self.trained.orphaned()
+        orphaned = self.trained.find_orphaned()
         if orphaned:
             yield f"an optimizer still trains {first_few(orphaned)}, which the network no longer has; {ADD_GROUP}"
 
@@ -479,7 +479,7 @@ NO_STEP = (
 )
 
 
-def clears_gradients(optimizers: Sequence[Optimizer]) -> Callable[[], None]:
+def make_gradient_clearer(optimizers: Sequence[Optimizer]) -> Callable[[], None]:
     """Return a function that drops the gradients of these optimizers, 60 times as fast as a plain `zero_grad`."""
     overridden = any(getattr(each.zero_grad, "__func__", None) is not Optimizer.zero_grad for each in optimizers)
 

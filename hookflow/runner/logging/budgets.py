@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hookflow.events.records import Frame
 from hookflow.graph.offload import is_thinned
 from hookflow.graph.plan import Binding, Plan
-from hookflow.numbers import duration, percent
+from hookflow.numbers import duration, format_percent
 from hookflow.runner.process.state import RunState
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hookflow.pipeline.values import Budget
 
 
-class Change(NamedTuple):
+class FrequencyChange(NamedTuple):
     """A hook fires at every so many times that it is due from now on, and why."""
 
     hook: str
@@ -36,19 +36,19 @@ class HookThrottles:
 
     def __init__(self, plan: Plan, state: RunState, record: Callable[..., None]) -> None:
         self.every = {hook.name: 1 for hook in plan.hooks if hook.throttle}
-        self.asked: deque[Change] = deque()
+        self.asked: deque[FrequencyChange] = deque()
         self._state = state
         self._record = record
 
-    def ask(self, change: Change) -> None:
+    def ask(self, change: FrequencyChange) -> None:
         """Ask for a change; any thread may."""
         self.asked.append(change)
         self._state.attention = True
 
-    def take(self) -> list[Change]:
+    def take(self) -> list[FrequencyChange]:
         return [self.asked.popleft() for _ in range(len(self.asked))]
 
-    def make(self, change: Change) -> None:
+    def make(self, change: FrequencyChange) -> None:
         self.every[change.hook] = change.every
         self._record("throttle", **change._asdict())
 
@@ -61,20 +61,20 @@ class HookThrottles:
             self.every[hook] = 1
             every = state.get(hook, 1)
             if every > 1:
-                self.make(Change(hook, every, "as the checkpoint has it"))
+                self.make(FrequencyChange(hook, every, "as the checkpoint has it"))
 
 
-WINDOW = 60.0
+WINDOW_SECONDS = 60.0
 """Seconds over which the time is taken."""
 WARM_UP = 50
 """Iterations that do not count: the first ones load and compile."""
-CALM = 0.8
+CALM_SHARE = 0.8
 """The share of a budget below which a hook that was over it counts as within it again."""
-FIRINGS = 3
+MIN_FIRINGS = 3
 """The firings by which a throttled hook is judged at least."""
-RAREST = 1024
+MAX_INTERVAL_FACTOR = 1024
 """A throttled hook fires at least at each so many times that it is due."""
-EVERY = ""
+ALL_HOOKS = ""
 """The name of the budget of all hooks together."""
 
 
@@ -111,11 +111,11 @@ class _ThrottleTrial:
 
 
 class BudgetController:
-    """Warns when a hook, or all together, take more than their budget over the last WINDOW seconds.
+    """Warns when a hook, or all together, take more than their budget over the last WINDOW_SECONDS.
 
-    A hook that keeps its budget by firing less often is judged by FIRINGS at least, all at one frequency. Over the
+    A hook that keeps its budget by firing less often is judged by MIN_FIRINGS at least, all at one frequency. Over the
     budget it fires as seldom as needed, in powers of two. It fires twice as often again where that would take less than
-    CALM of the budget, as a whole WINDOW has it.
+    CALM_SHARE of the budget, as a whole WINDOW_SECONDS has it.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class BudgetController:
         limits = {name: node.budget for name, node in pipeline.hooks.items() if node.budget}
         limits = {name: limit for name, limit in limits.items() if any(hook.name == name for hook in plan.hooks)}
         if pipeline.run.budget:
-            limits[EVERY] = pipeline.run.budget
+            limits[ALL_HOOKS] = pipeline.run.budget
         if limits:
             return cls(plan, limits, say, throttles)
         return None
@@ -149,16 +149,16 @@ class BudgetController:
             return
         hooks = {int(id_): int(fired[1]) for id_, fired in frame["hooks"].items()}
         self._samples.append(_FrameSample(frame["elapsed"], int(frame["iters"][0]), int(frame["iters"][1]), hooks))
-        while self._samples[0].at < frame["elapsed"] - WINDOW:
+        while self._samples[0].at < frame["elapsed"] - WINDOW_SECONDS:
             self._samples.popleft()
         if not frame["hooks"] and not frame["iters"][0]:
             return
-        for text in self._exceeded():
+        for text in self._find_exceeded():
             self._say(text, "warn")
         for hook in self._throttles.every:
-            self._judge(hook, frame)
+            self._adjust_frequency(hook, frame)
 
-    def _judge(self, hook: str, frame: Frame) -> None:
+    def _adjust_frequency(self, hook: str, frame: Frame) -> None:
         """Ask for another frequency of a throttled hook where it is over its budget, or far below."""
         now = frame["elapsed"]
         every = self._throttles.every[hook]
@@ -169,29 +169,32 @@ class BudgetController:
             self._trials[hook] = _ThrottleTrial(now, firings={id_: [0, 0, 0] for id_ in mine})
             return
         trial.add(frame)
-        if not trial.ns or max(count for count, *_ in trial.firings.values()) < FIRINGS:
+        if not trial.ns or max(count for count, *_ in trial.firings.values()) < MIN_FIRINGS:
             return
         used = trial.used / budget.ns(trial.iters, trial.ns)
         new = every
         if used > 1:
-            new = min(2 ** ceil(log2(used * every)), RAREST)
-        elif now - trial.began < WINDOW:
+            new = min(2 ** ceil(log2(used * every)), MAX_INTERVAL_FACTOR)
+        elif now - trial.began < WINDOW_SECONDS:
             return
-        elif every > 1 and 2 * used < CALM:
+        elif every > 1 and 2 * used < CALM_SHARE:
             new = every // 2
         del self._trials[hook]
         if new != every:
-            share = f"{percent(trial.used / trial.ns)} % of the iterations, {duration(trial.used / trial.iters)} each"
-            self._throttles.ask(Change(hook, new, f"it took {share}, and the budget is {budget}"))
+            share = format_percent(trial.used / trial.ns)
+            took = f"{share} % of the iterations, {duration(trial.used / trial.iters)} each"
+            self._throttles.ask(FrequencyChange(hook, new, f"it took {took}, and the budget is {budget}"))
 
-    def _exceeded(self) -> Iterator[str]:
+    def _find_exceeded(self) -> Iterator[str]:
         iters = sum(each.iters for each in self._samples)
         ns = sum(each.ns for each in self._samples)
         spent: Counter[int] = Counter()
         for each in self._samples:
             spent.update(each.by_binding)
         for name, budget in self._limits.items() if ns and spent else ():
-            bindings = [b.id for b in self._plan.bindings if name == EVERY or (b.hook == name and not self._skips(b))]
+            bindings = [
+                b.id for b in self._plan.bindings if name == ALL_HOOKS or (b.hook == name and not self._is_skipping(b))
+            ]
             own = Counter({id_: spent[id_] for id_ in bindings})
             used = own.total() / budget.ns(iters, ns)
             if used > 1 and name not in self._over:
@@ -199,16 +202,16 @@ class BudgetController:
                 who = "all hooks together"
                 if name:
                     who = f'hook "{name}"'
-                if name == EVERY:
+                if name == ALL_HOOKS:
                     at = f"{costliest.hook} at {costliest.point}"
                 else:
                     at = f"at {costliest.point}"
-                share = f"{percent(own.total() / ns)} % of the iterations, {duration(own.total() / iters)} each"
+                share = f"{format_percent(own.total() / ns)} % of the iterations, {duration(own.total() / iters)} each"
                 yield f"{who}: {share}, and the budget is {budget}; most of it {at}"
                 self._over.add(name)
-            elif used < CALM:
+            elif used < CALM_SHARE:
                 self._over.discard(name)
 
-    def _skips(self, binding: Binding) -> bool:
+    def _is_skipping(self, binding: Binding) -> bool:
         """Return whether a binding skips firings for its cost: it is warned of where it can skip no more."""
-        return binding.id in self._thinned and self._throttles.every[binding.hook] < RAREST
+        return binding.id in self._thinned and self._throttles.every[binding.hook] < MAX_INTERVAL_FACTOR

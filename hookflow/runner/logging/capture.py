@@ -21,7 +21,7 @@ from hookflow.events.records import BACKGROUND, DEVICE, PHASES
 from hookflow.events.rundir import write_whole
 from hookflow.graph.plan import Plan
 from hookflow.runner.logging.background import BackgroundFiring, BackgroundSpan, BackgroundSpans, BackgroundWait
-from hookflow.runner.logging.timing import HOOKS, ITERATION, NOBODY, OUTSIDE, Array, Stamps, on_host_clock
+from hookflow.runner.logging.timing import HOOKS, ITERATION_SLOT, NOBODY, OUTSIDE_KINDS, Array, Stamps, on_host_clock
 
 
 class TraceCapture:
@@ -88,12 +88,12 @@ class TraceCapture:
     def is_whole(self) -> bool:
         if self.on_device and len(self._device) < self.iters:
             return False
-        return sum(int((marks[:, 1] == ITERATION).sum()) for marks in self._marks) >= self.iters
+        return sum(int((marks[:, 1] == ITERATION_SLOT).sum()) for marks in self._marks) >= self.iters
 
     def write(self, path: Path) -> int:
         """Write the trace, whole or not at all; return how many iterations it has."""
         waits = ((wait.began, wait.ended, wait.hook, "wait") for wait in self._waits)
-        spans = sorted(chain(self._phases(), self._fired(), waits), key=lambda span: (span[0], -span[1]))
+        spans = sorted(chain(self._iter_phases(), self._iter_firings(), waits), key=lambda span: (span[0], -span[1]))
         starts = np.array([begin for begin, _, name, _ in spans if name == "iteration"])
         if not len(starts):
             return 0
@@ -106,7 +106,7 @@ class TraceCapture:
         for begin, until, name, place in inside:
             it = self.first + int(np.searchsorted(starts, begin, "right")) - 1
             event = {"ph": "X", "name": name, "cat": place, "pid": self._rank, "tid": 0}
-            events.append({**event, **_microseconds(begin, until, zero), "args": {"iteration": it}})
+            events.append({**event, **_make_span_times(begin, until, zero), "args": {"iteration": it}})
         if self._device:
             host, device = on_host_clock(self._device)
             track = {"pid": self._rank, "tid": DEVICE}
@@ -114,7 +114,7 @@ class TraceCapture:
             for event, (begin, until, _, place) in zip(events[1:], inside, strict=False):
                 if place != "outside" and host[0] <= begin <= until <= host[-1]:
                     first, last = np.interp([begin, until], host, device).tolist()
-                    events.append({**event, **track, **_microseconds(first, last, zero)})
+                    events.append({**event, **track, **_make_span_times(first, last, zero)})
         events += self._background_events(zero, end)
         path.parent.mkdir(exist_ok=True)
         lines = ",\n".join(map(json.dumps, events))  # one by one, so that the training gets its turns in between
@@ -137,27 +137,27 @@ class TraceCapture:
             event = {"ph": "X", "name": bound.hook, "cat": bound.point, "pid": self._rank, "tid": tracks[bound.hook]}
             queued = round((firing.queued - zero) * 1e6, 3)
             args = {"iteration": firing.it, "queued": queued}
-            yield {**event, **_microseconds(firing.began, firing.ended, zero), "args": args}
+            yield {**event, **_make_span_times(firing.began, firing.ended, zero), "args": args}
 
-    def _phases(self) -> Iterator[tuple[float, float, str, str]]:
+    def _iter_phases(self) -> Iterator[tuple[float, float, str, str]]:
         """Yield begin, end, name and category of each iteration and phase, and of what lies between iterations."""
         before = start = self._began
         left = self.iters
         for now, spent_on in np.concatenate(self._marks).tolist() if self._marks else ():
             if spent_on < HOOKS:
                 yield before, now, PHASES[int(spent_on)], "phase"
-            elif spent_on == ITERATION:
+            elif spent_on == ITERATION_SLOT:
                 yield start, now, "iteration", "iteration"
                 left -= 1
             if spent_on > NOBODY:
-                yield before, now, OUTSIDE[int(spent_on - NOBODY)], "outside"
-            if spent_on >= ITERATION:
+                yield before, now, OUTSIDE_KINDS[int(spent_on - NOBODY)], "outside"
+            if spent_on >= ITERATION_SLOT:
                 start = now
             before = now
             if not left:
                 return
 
-    def _fired(self) -> Iterator[tuple[float, float, str, str]]:
+    def _iter_firings(self) -> Iterator[tuple[float, float, str, str]]:
         """Yield the same of each firing: one that has called others lasts until they are over."""
         inner: list[tuple[float, float]] = []
         for apart, rows in [(True, rows) for rows in self._apart] + [(False, rows) for rows in self._nested]:
@@ -170,6 +170,6 @@ class TraceCapture:
                 yield begin, begin + seconds, bound.hook, bound.point
 
 
-def _microseconds(begin: float, end: float, zero: float) -> dict[str, float]:
+def _make_span_times(begin: float, end: float, zero: float) -> dict[str, float]:
     """Return when a span begins, from `zero` on, and how long it takes, as a trace states it; all else in seconds."""
     return {"ts": round((begin - zero) * 1e6, 3), "dur": round((end - begin) * 1e6, 3)}

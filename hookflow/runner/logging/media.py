@@ -28,7 +28,7 @@ Place = tuple[int, int]
 """The iteration and the epoch that something is of, where it is not the present one."""
 
 
-def copied(image: Any, called: str) -> Tensor:
+def copy_image(image: Any, called: str) -> Tensor:
     """Return a copy of an image, height × width × channels; that of a tensor stays on its device.
 
     Where both the first and the last dimension may be channels, they come first in a tensor, and last in anything else.
@@ -66,7 +66,7 @@ def _of_array(image: Any, called: str) -> Tensor:
         raise TypeError(f"{called} needs a tensor, an array or a PIL image, not a {shown}") from None
 
 
-def drawn(figure: Any, called: str) -> Tensor:
+def render_figure(figure: Any, called: str) -> Tensor:
     """Return the image of a figure of matplotlib. Raises TypeError, which names `called`, for no figure."""
     if not hasattr(figure, "set_canvas"):
         raise TypeError(f"{called} needs a figure of matplotlib, not a {type(figure).__name__} ({figure!r:.40})")
@@ -81,7 +81,7 @@ def drawn(figure: Any, called: str) -> Tensor:
         figure.set_canvas(before)
 
 
-def pixels(image: Tensor) -> NDArray[np.uint8]:
+def read_pixels(image: Tensor) -> NDArray[np.uint8]:
     """Return a copied image in the host's memory, as uint8; this waits for its device."""
     host = image.cpu()
     if host.is_floating_point():
@@ -92,11 +92,11 @@ def pixels(image: Tensor) -> NDArray[np.uint8]:
     return array
 
 
-ROOM = 256 << 20
+MAX_QUEUED_BYTES = 256 << 20
 """Bytes that may wait in the queue."""
-PLACES = 512
+MAX_QUEUED_ITEMS = 512
 """How many images and histograms may."""
-GRACE = 10.0
+CLOSE_GRACE_SECONDS = 10.0
 """Seconds that the end of a run waits for what is in the queue."""
 
 
@@ -132,41 +132,41 @@ class MediaRecorder:
         self, name: str, image: Tensor, caption: str, hook: str, place: Place | None = None, *, figure: bool = False
     ) -> None:
         """Take an image that does not change any more, height × width × channels."""
-        self._submit(image, place, partial(self._write_image, name, image, caption, hook, figure))
+        self._queue_work(image, place, partial(self._write_image, name, image, caption, hook, figure))
 
     def histogram(self, name: str, values: Tensor, bins: int, hook: str, place: Place | None = None) -> None:
         """Take values that do not change any more, to count them."""
-        self._submit(values, place, partial(self._count, name, values, bins, hook))
+        self._queue_work(values, place, partial(self._count, name, values, bins, hook))
 
     def close(self) -> None:
-        """Write what is left and end the thread; after GRACE seconds, give up what is not written."""
+        """Write what is left and end the thread; after CLOSE_GRACE_SECONDS, give up what is not written."""
         if self._thread is not None:
             self._queue.put(None)
-            self._thread.join(GRACE)
+            self._thread.join(CLOSE_GRACE_SECONDS)
             self._given_up = True
         lost = self._dropped + self._failed + self._given - self._done
         if lost:
             self._say(f"{lost} logged images and histograms were lost", "warn")
 
-    def _submit(self, tensor: Tensor, place: Place | None, work: Callable[..., None]) -> None:
+    def _queue_work(self, tensor: Tensor, place: Place | None, work: Callable[..., None]) -> None:
         """Queue `work` on a tensor, after what computes it: an offloaded hook may do so on a stream of its own."""
         size = tensor.nbytes
         waiting = self._given - self._done
         held = self._given_bytes - self._done_bytes
-        if waiting >= PLACES or (waiting and held + size > ROOM):
+        if waiting >= MAX_QUEUED_ITEMS or (waiting and held + size > MAX_QUEUED_BYTES):
             self._dropped += 1
             if self._dropped == 1:
                 self._say("images are logged faster than they can be written: some are dropped", "warn")
             return
         if self._thread is None:
-            self._thread = device_thread(self._work, "hookflow-media")
+            self._thread = device_thread(self._run_jobs, "hookflow-media")
             self._thread.start()
         self._given += 1
         self._given_bytes += size
         it, ep = place or (self._state.iter, self._state.epoch)
         self._queue.put(MediaJob(size, partial(work, it, ep), event_of_stream(tensor)))
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while (job := self._queue.get()) is not None and not self._given_up:
             try:
                 if job.computed is not None:
@@ -180,7 +180,7 @@ class MediaRecorder:
             self._done_bytes += job.size
 
     def _write_image(self, name: str, image: Tensor, caption: str, hook: str, figure: bool, it: int, ep: int) -> None:
-        array = pixels(image)
+        array = read_pixels(image)
         path = self._path(masked(name), it)
         whole = self._folder / path
         whole.parent.mkdir(parents=True, exist_ok=True)

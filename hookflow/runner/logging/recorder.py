@@ -14,26 +14,36 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import DiagnosisError
-from hookflow.events.log import Appender, Tail, mask_record
+from hookflow.events.log import LogAppender, TailReader, mask_record
 from hookflow.events.packing import Row, pack
 from hookflow.events.reading import read_command
-from hookflow.events.records import HOOKFLOW, ROWS, CommandRecord, Frame, Level, Message, Record, shortened, stamped
+from hookflow.events.records import (
+    MAX_SCALAR_ROWS,
+    RUNNER_SOURCE,
+    CommandRecord,
+    Frame,
+    Level,
+    Message,
+    Record,
+    make_stamped_record,
+    shorten_text,
+)
 from hookflow.events.rundir import RunDir, of_rank
 from hookflow.graph.plan import OnError
 from hookflow.hooks.progress import HookProgress
-from hookflow.runner.distributed.failures import explain_timeout, is_peer_lost, is_timeout
+from hookflow.runner.distributed.failures import describe_timeout, is_peer_lost, is_timeout
 from hookflow.runner.distributed.rendezvous import SINGLE_RANK, RankLayout
 from hookflow.runner.logging.budgets import BudgetController
 from hookflow.runner.logging.capture import TraceCapture
 from hookflow.runner.logging.timing import TimingAggregator
 from hookflow.runner.process.state import RunState
 from hookflow.text import masked, print_error
-from hookflow.user_code import causes, explanation_of, innermost, mark_printed, through_user_code
+from hookflow.user_code import describe_causes, find_innermost_line, has_user_frame, mark_printed, read_explanation
 
 if TYPE_CHECKING:
     import torch
 
-PERIOD = 0.25
+POLL_PERIOD_SECONDS = 0.25
 """Seconds between looks at the command log; what happens is recorded as soon."""
 
 QUICKEST, SLOWEST = 0.5, 2.0
@@ -42,10 +52,10 @@ QUICKEST, SLOWEST = 0.5, 2.0
 HOOKS, SOONER = 1.0, 0.1
 """Seconds between frames with the firings of hooks; in the first ten seconds of an attempt this share of its age."""
 
-GRACE = 10.0
+GRACE_SECONDS = 10.0
 """Seconds that the end of a run waits for a disk or a device that does not answer."""
 
-SANITY = "the sanity check over the validation"
+SANITY_CHECK = "the sanity check over the validation"
 """The name in a note on an exception."""
 
 
@@ -75,12 +85,12 @@ class EventRecorder:
         self.listener: Callable[[Sequence[Record]], None] | None = None
         """The listener receives the records of each flush, in the flushing thread; it must neither wait nor raise."""
         self._run_dir = run_dir
-        self._log = Appender(run_dir.events_of(ranks.rank))
+        self._log = LogAppender(run_dir.find_events_path(ranks.rank))
         self.log_found = self._log.size
         """The bytes of the log that earlier attempts have left."""
         self._ranks = ranks
         self._prints_failure = prints_failure
-        self._commands = Tail[CommandRecord](run_dir.commands, read_command)
+        self._commands = TailReader[CommandRecord](run_dir.commands, read_command)
         self._commands.read_all()  # what was asked of an earlier attempt is not asked of this one
         self._on_command = on_command
         self._queue: deque[Record] = deque()
@@ -106,7 +116,7 @@ class EventRecorder:
         self._one_at_a_time = threading.Lock()
         """Held by a flush to its end, so that all it has taken is in the log when the next begins. `put`, `scalar` and
         `say` never take it: the training goes on while a flush waits for the device."""
-        self._thread = threading.Thread(target=self._work, name="hookflow-recorder", daemon=True)
+        self._thread = threading.Thread(target=self._run_recorder, name="hookflow-recorder", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -124,7 +134,7 @@ class EventRecorder:
         self._progress = progress
         self._timing = timing
 
-    def unwatch(self) -> None:
+    def detach_attempt(self) -> None:
         """Write what is left of an attempt that is over: another one begins in this process."""
         self.flush()
         self._progress = self._timing = None
@@ -141,12 +151,12 @@ class EventRecorder:
 
     def put(self, kind: str, **fields: Any) -> None:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
-        record = stamped(kind, *self._place(), fields)
+        record = make_stamped_record(kind, *self._read_place(), fields)
         if record["k"] == "run":
             self._beginning, self._run_began, self._hooks_due = record, time.monotonic(), 0.0
         self._queue.append(record)
 
-    def say(self, text: str, level: Level = "info", source: str = HOOKFLOW) -> None:
+    def say(self, text: str, level: Level = "info", source: str = RUNNER_SOURCE) -> None:
         """Record a message; `source` is who says it."""
         self.put("message", level=level, source=source, text=text)
 
@@ -180,7 +190,7 @@ class EventRecorder:
         That thread waits for the event `computed`, where the device computes the number on another stream than its own.
         `place` is the iteration and the epoch that the number is of, where those are not the ones done.
         """
-        self._scalars.append((*(place or self._place()), time.time(), name, value, computed))
+        self._scalars.append((*(place or self._read_place()), time.time(), name, value, computed))
 
     def failure(
         self, error: BaseException, *, hook: str = "", point: str = "", action: OnError = "raise", it: int | None = None
@@ -197,52 +207,54 @@ class EventRecorder:
                 return
         kind = type(error).__name__
         text = str(error)
-        if any(SANITY in str(note) for note in getattr(error, "__notes__", ())):
-            text = f"in {SANITY}: {text}"  # notes are seen in the traceback alone
+        if any(SANITY_CHECK in str(note) for note in getattr(error, "__notes__", ())):
+            text = f"in {SANITY_CHECK}: {text}"  # notes are seen in the traceback alone
         why = f"{kind}: {text}"
         if self._ranks.world > 1 and is_timeout(error):
-            why = text = explain_timeout(error, self._run_dir, self._ranks, hook, point)
+            why = text = describe_timeout(error, self._run_dir, self._ranks, hook, point)
         if action == "raise":
             self.why = why
             if self.held:  # no error is recorded that could say more
                 notes = map(str, getattr(error, "__notes__", ()))
                 self.why = f'hook "{hook}" at {point}: {why}' if hook else "; ".join([why, *notes])
-        diagnosed = isinstance(error, DiagnosisError) and not through_user_code(error)
+        diagnosed = isinstance(error, DiagnosisError) and not has_user_frame(error)
         lines = traceback.format_exception_only(error) if diagnosed else traceback.format_exception(error)
-        summary = shortened(masked("".join(lines)))
+        summary = shorten_text(masked("".join(lines)))
         if action == "raise":
             self.traceback = summary
-        at = innermost(summary)
-        led = masked("\n".join([*explanation_of(error), *causes(error)]))
+        at = find_innermost_line(summary)
+        led = masked("\n".join([*read_explanation(error), *describe_causes(error)]))
         about = {"hook": hook, "point": point, "type": kind, "text": text, "action": action}
-        done, ep = self._place()
+        done, ep = self._read_place()
         it = done + bool(self._progress and self._progress.iterating) if it is None else it
-        self._queue.append(stamped("error", it, ep, {**about, "traceback": summary, "at": at, "causes": led}))
+        self._queue.append(
+            make_stamped_record("error", it, ep, {**about, "traceback": summary, "at": at, "causes": led})
+        )
         if (self._prints_failure and not diagnosed) or action != "raise":  # after the record: it may wait for a reader
             owner = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
             print_error(f"{owner}{summary}".removesuffix("\n"))
             mark_printed(error)
 
     def close(self) -> None:
-        """Write what is left and end the thread; give up after GRACE seconds, if the disk or device does not answer."""
+        """Write what is left and end the thread; give up after GRACE_SECONDS, if the disk or device does not answer."""
         self._closing.set()
-        self._thread.join(GRACE)
+        self._thread.join(GRACE_SECONDS)
         if self._thread.is_alive():
             silent = "disk"
             if self._waits_for_device:
                 silent = "device, which computes logged numbers,"
             print_error(f"hookflow: the {silent} does not answer; the end of the event log is lost")
 
-    def _place(self) -> tuple[int, int]:
+    def _read_place(self) -> tuple[int, int]:
         if self._progress:
             return self._progress.iter, self._progress.epoch
         if self._beginning:
             return (self._beginning["it"], self._beginning["ep"])
         return (0, 0)
 
-    def _work(self) -> None:
+    def _run_recorder(self) -> None:
         due = 0.0
-        while not self._closing.wait(PERIOD):
+        while not self._closing.wait(POLL_PERIOD_SECONDS):
             passed_over = self._commands.passed_over
             for command in self._commands.read() if self._ranks.first else ():  # it receives the commands of all
                 self._on_command(command)
@@ -288,9 +300,9 @@ class EventRecorder:
             began = time.perf_counter_ns()
             waiting = len(self._scalars) + len(self._queue)
             try:
-                news = self._news(frame)
+                news = self._collect_news(frame)
                 try:
-                    self._log.append([*self._preface(news), *news])
+                    self._log.append([*self._iter_preface(news), *news])
                 finally:  # only now, so that a writer never has what a killed run's log does not have
                     if self.listener is not None:
                         self.listener([mask_record(record) for record in news])
@@ -305,7 +317,7 @@ class EventRecorder:
             self._one_at_a_time.release()
         return True
 
-    def _news(self, framed: bool) -> list[Record]:
+    def _collect_news(self, framed: bool) -> list[Record]:
         """Return a record for everything since the last time, in the order in which it came."""
         for work in [*self._works] if framed else ():
             if work.has_moved():
@@ -316,7 +328,7 @@ class EventRecorder:
         came = len(self._queue)  # before the numbers are taken: those that came before an event are then among them
         rows, unread = self._read_scalars()
         dated = [(row.t, row) for row in rows] + [(each["t"], each) for each in [*unread, *_take(self._queue, came)]]
-        return [*_packed(item for _, item in sorted(dated, key=itemgetter(0))), *frame]
+        return [*_pack_rows(item for _, item in sorted(dated, key=itemgetter(0))), *frame]
 
     def _frame(self, timing: TimingAggregator, run: RunState) -> Frame:
         stage = run.stage  # first: the training goes on meanwhile, and no iteration is older than its stage
@@ -378,16 +390,16 @@ class EventRecorder:
         except OSError as error:
             self.say(f"the trace cannot be written: {error.strerror}", "warn")
 
-    def _preface(self, news: Sequence[Record]) -> Iterator[Record]:
+    def _iter_preface(self, news: Sequence[Record]) -> Iterator[Record]:
         """Yield warnings of what is lost; in a log that replaces a removed one, the attempt's first record as well."""
         if self._log.reopen_if_removed():
             if self._beginning is not None and self._beginning not in news:
                 yield self._beginning
             text = "the event log was removed while the run went on: what stood in it is lost"
-            yield _warning(text, time.time(), *self._place())
+            yield _warning(text, time.time(), *self._read_place())
         if self._lost:
             text = f"the event log could not be written ({self._why}): some {self._lost} records are lost"
-            yield _warning(text, time.time(), *self._place())
+            yield _warning(text, time.time(), *self._read_place())
 
     def _read_scalars(self) -> tuple[list[Row], list[Record]]:
         """Return the newly logged numbers, a row for each iteration and epoch; this waits for the device.
@@ -399,7 +411,7 @@ class EventRecorder:
         for *_, computed in used:
             if computed is not None:
                 computed.synchronize()
-        values = _fetched([value for *_, value, _ in used])
+        values = _fetch_values([value for *_, value, _ in used])
         self._waits_for_device = False
         rows: dict[tuple[int, int], Row] = {}
         unread: list[Record] = []
@@ -408,29 +420,29 @@ class EventRecorder:
                 rows.setdefault((it, ep), Row(t, it, ep, {})).v[name] = value
             elif name not in self._unread:
                 self._unread.add(name)
-                text = shortened(f'the logged number "{name}" cannot be read: {type(value).__name__}: {value}')
+                text = shorten_text(f'the logged number "{name}" cannot be read: {type(value).__name__}: {value}')
                 unread.append(_warning(text, t, it, ep))
         return [*rows.values()], unread
 
 
-def _packed(news: Iterable[Row | Record]) -> Iterator[Record]:
+def _pack_rows(news: Iterable[Row | Record]) -> Iterator[Record]:
     """Yield the records, and one for the rows of an epoch that no record stands between."""
     for _, group in groupby(news, lambda item: item.ep if isinstance(item, Row) else None):
         items = [*group]
         rows = [item for item in items if isinstance(item, Row)]
         yield from (item for item in items if not isinstance(item, Row))
-        yield from (pack(rows[first : first + ROWS]) for first in range(0, len(rows), ROWS))
+        yield from (pack(rows[first : first + MAX_SCALAR_ROWS]) for first in range(0, len(rows), MAX_SCALAR_ROWS))
 
 
 def _warning(text: str, t: float, it: int, ep: int) -> Record:
-    return Message(k="message", t=t, it=it, ep=ep, level="warn", source=HOOKFLOW, text=text)
+    return Message(k="message", t=t, it=it, ep=ep, level="warn", source=RUNNER_SOURCE, text=text)
 
 
 def _take(queue: deque[Any], count: int | None = None) -> list[Any]:
     return [queue.popleft() for _ in range(len(queue) if count is None else count)]
 
 
-def _fetched(values: "list[float | torch.Tensor]") -> list[float | Exception]:
+def _fetch_values(values: "list[float | torch.Tensor]") -> list[float | Exception]:
     """Return all values as numbers, with one copy off each device for all its tensors of a dtype.
 
     A tensor that cannot be read becomes its exception; the others of its dtype are then read one by one.
@@ -454,5 +466,5 @@ def _fetched(values: "list[float | torch.Tensor]") -> list[float | Exception]:
                 numbers[places[0]] = error
             else:
                 for k in places:
-                    (numbers[k],) = _fetched([values[k]])
+                    (numbers[k],) = _fetch_values([values[k]])
     return numbers

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hookflow.events.packing import BINS, packed
+from hookflow.events.packing import NUM_BINS, pack_bins
 from hookflow.events.records import PHASES, OnDevice
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ NO_SPANS: Array = np.empty((0, 2))
 """No rows: of spans, or of marks."""
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, HOOKS, OTHER = (float(k) for k in range(len(PHASES)))
-ITERATION = float(len(PHASES))
+ITERATION_SLOT = float(len(PHASES))
 """Other time, and the end of an iteration."""
-OUTSIDE = ("", "validation", "checkpoint", "commands")
+OUTSIDE_KINDS = ("", "validation", "checkpoint", "commands")
 """Kinds of time outside of iterations."""
-NOBODY, VALIDATION, SAVING, COMMANDS = (ITERATION + 1 + k for k in range(len(OUTSIDE)))
+NOBODY, VALIDATION, SAVING, COMMANDS = (ITERATION_SLOT + 1 + k for k in range(len(OUTSIDE_KINDS)))
 
 CHUNK_ROWS = 4096
 """Rows that are allocated at a time."""
@@ -134,7 +134,18 @@ class Timeline:
         chunk = rows.chunk
         now = self.clock()
         self._pack_iteration(
-            chunk.data, chunk.at, data, DATA, forward, FORWARD, backward, BACKWARD, optimizer, OPTIMIZER, now, ITERATION
+            chunk.data,
+            chunk.at,
+            data,
+            DATA,
+            forward,
+            FORWARD,
+            backward,
+            BACKWARD,
+            optimizer,
+            OPTIMIZER,
+            now,
+            ITERATION_SLOT,
         )
         chunk.at += 80
         if chunk.at >= rows.end:
@@ -143,7 +154,7 @@ class Timeline:
 
     def end_iteration(self, samples: int) -> None:
         """Close an iteration; the next one begins here."""
-        self.mark(ITERATION)
+        self.mark(ITERATION_SLOT)
         self.samples += samples
 
     def restart(self, spent_on: float = NOBODY) -> None:
@@ -186,7 +197,7 @@ class DurationHistogram:
         self.total += int(ns.sum())
         self.last = int(ns[-1])
         self.longest = max(self.longest, int(ns.max()))
-        counts = np.bincount(compute_bins(ns), minlength=BINS)
+        counts = np.bincount(compute_bins(ns), minlength=NUM_BINS)
         self._bins = self._bins + counts if len(self._bins) else counts
 
     def add_checks(self, ns: Array) -> None:
@@ -200,7 +211,7 @@ class DurationHistogram:
         if not (self.n or self.total):
             return None
         filled = self._bins.nonzero()[0]
-        bins = packed(filled.tolist(), self._bins[filled].tolist())
+        bins = pack_bins(filled.tolist(), self._bins[filled].tolist())
         result = [self.n, self.total, self.longest, self.last, bins]
         self._reset()
         return result
@@ -253,14 +264,14 @@ class TimingAggregator:
             for column, binding in enumerate(bindings):
                 fired = seconds[:, column] > 0  # a binding that was not due has both stamps alike
                 used = seconds[fired, column]
-                self.cells[binding].add(_nanoseconds(used))
+                self.cells[binding].add(_convert_to_nanoseconds(used))
                 if self.keeps or device:  # looked up each time: a capture may begin meanwhile
                     apart.append(np.column_stack((np.full(len(used), binding), stamps[fired, column], used)))
             spans.append(stamps[:, [0, -1]])
         spans.append(self.spans.take())
         firings = self.firings.take()
         of = firings[:, 0].astype(np.int64)
-        durations = _nanoseconds(firings[:, 2])
+        durations = _convert_to_nanoseconds(firings[:, 2])
         fired = firings[:, 3] > 0
         for binding in np.flatnonzero(np.bincount(of)).tolist():  # np.unique would import numpy.ma
             mine = of == binding
@@ -286,9 +297,9 @@ class TimingAggregator:
         self._mark = float(times[-1])
         for phase, seconds in zip(PHASES, sums.tolist(), strict=False):
             self.phases[phase] += max(round(seconds * 1e9), 0)
-        bounds = spent_on >= ITERATION
+        bounds = spent_on >= ITERATION_SLOT
         lasted = np.diff(times[bounds], prepend=self._ended)
-        self.iterations.add(_nanoseconds(lasted[spent_on[bounds] == ITERATION]))
+        self.iterations.add(_convert_to_nanoseconds(lasted[spent_on[bounds] == ITERATION_SLOT]))
         if bounds.any():
             self._ended = float(times[bounds][-1])
 
@@ -304,11 +315,11 @@ def sum_phases(times: Array, spent_on: Array, lasted: Array, begins: Array, took
     hooks = np.bincount(kinds[np.searchsorted(times, begins)], took, count)
     sums: Array = np.bincount(kinds, lasted, count) - hooks
     sums[int(HOOKS)] += hooks[: int(NOBODY)].sum()
-    sums[int(OTHER)] += sums[int(ITERATION)]
+    sums[int(OTHER)] += sums[int(ITERATION_SLOT)]
     return sums
 
 
-def _nanoseconds(seconds: Array) -> Array:
+def _convert_to_nanoseconds(seconds: Array) -> Array:
     return np.rint(seconds * 1e9).astype(np.int64)
 
 
@@ -429,30 +440,30 @@ class DeviceTimingAggregator:
         begun = self.clock.open
         oldest = sampled[0] if sampled else begun
         since = oldest[0][0] if oldest else np.inf
-        self._marks = _since(since, self._marks, marks, 0)
-        self._spans = _since(since, self._spans, spans, 0)
-        self._fired = _since(since, self._fired, fired, 1)
+        self._marks = _select_since(since, self._marks, marks, 0)
+        self._spans = _select_since(since, self._spans, spans, 0)
+        self._fired = _select_since(since, self._fired, fired, 1)
         stamps: list[Stamps] = []
         while closed and sampled[0][-1][1].query():
             closed -= 1
             sample = sampled.popleft()
-            stamps += self._book(sample)
+            stamps += self._iter_device_stamps(sample)
             self.clock.spare.extend(event for _, event, _ in sample)
         return stamps
 
-    def _book(self, sample: Sample) -> Iterator[Stamps]:
+    def _iter_device_stamps(self, sample: Sample) -> Iterator[Stamps]:
         host = np.array([stamp for stamp, _, _ in sample])
         gaps = np.array([first.elapsed_time(then) * 1e-3 for (_, first, _), (_, then, _) in pairwise(sample)])
         device = np.cumsum([0.0, *gaps])
 
-        def lasted(begin: Array, end: Array) -> Array:
+        def compute_durations(begin: Array, end: Array) -> Array:
             result: Array = np.interp(end, host, device) - np.interp(begin, host, device)
             return result
 
         first = host[0]
         last = host[-1]
         marks = self._marks[(self._marks[:, 0] > first) & (self._marks[:, 0] <= last)]
-        if not len(marks) or marks[-1, 1] != ITERATION:
+        if not len(marks) or marks[-1, 1] != ITERATION_SLOT:
             return
         spans = self._spans[(self._spans[:, 0] >= first) & (self._spans[:, 0] < last)]
         fired = self._fired[(self._fired[:, 1] >= first) & (self._fired[:, 1] < last)]
@@ -460,9 +471,9 @@ class DeviceTimingAggregator:
         sums = sum_phases(
             times,
             marks[:, 1],
-            lasted(np.append(first, times[:-1]), times),
+            compute_durations(np.append(first, times[:-1]), times),
             spans[:, 0],
-            lasted(spans[:, 0], spans[:, 1]),
+            compute_durations(spans[:, 0], spans[:, 1]),
         )
         self._iters += 1
         self._ns += round(float(device[-1]) * 1e9)
@@ -470,7 +481,7 @@ class DeviceTimingAggregator:
         alike = np.abs(gaps - np.diff(host)) <= LAUNCH_BOUND_TOLERANCE * np.diff(host)
         self._launch_bound += round(float(gaps[alike & [idle for _, _, idle in sample[1:]]].sum()) * 1e9)
         self._phases.update({phase: max(round(s * 1e9), 0) for phase, s in zip(PHASES, sums.tolist(), strict=False)})
-        took = lasted(fired[:, 1], fired[:, 1] + fired[:, 2]) * 1e9
+        took = compute_durations(fired[:, 1], fired[:, 1] + fired[:, 2]) * 1e9
         for binding, ns in zip(fired[:, 0].astype(int).tolist(), took.round().astype(int).tolist(), strict=True):
             entry = self._hooks.setdefault(binding, [0, 0])
             entry[0] += 1
@@ -488,7 +499,7 @@ class DeviceTimingAggregator:
         return result
 
 
-def _since(moment: float, kept: Array, more: Array, column: int) -> Array:
+def _select_since(moment: float, kept: Array, more: Array, column: int) -> Array:
     """Return the rows from a moment on, of which the times are in this column."""
     return np.concatenate([rows[rows[:, column] >= moment] for rows in (kept, more)])
 

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from hookflow.events.log import Tail
+from hookflow.events.log import TailReader
 from hookflow.events.packing import unpack
 from hookflow.events.reading import read_record
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.process.signals import SignalCollector
-from hookflow.user_code import showable
+from hookflow.user_code import make_showable
 from hookflow.writers import Writer
 
-FRAME = b'{"k":"frame"'
-HEAD = struct.Struct("<QQ")
-GAP = struct.Struct("<QQq")
+FRAME_START = b'{"k":"frame"'
+CALLS_HEADER = struct.Struct("<QQ")
+GAP_LAYOUT = struct.Struct("<QQq")
 
 
 class WriterProgress:
@@ -41,22 +41,24 @@ class WriterProgress:
     def __init__(self, path: Path, calls: int) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         kept = path.read_bytes()
-        self.begun, self.safe = HEAD.unpack_from(kept) if len(kept) >= HEAD.size else (calls, calls)
+        self.begun, self.safe = CALLS_HEADER.unpack_from(kept) if len(kept) >= CALLS_HEADER.size else (calls, calls)
         self.begun, self.safe = min(self.begun, calls), min(self.safe, calls)
-        self.gaps: list[tuple[int, int, int]] = list(GAP.iter_unpack(kept[HEAD.size :]))
+        self.gaps: list[tuple[int, int, int]] = list(GAP_LAYOUT.iter_unpack(kept[CALLS_HEADER.size :]))
 
     def save(self, *, begun: int | None = None, safe: int | None = None) -> None:
         """Write the numbers with one system call, which a kill cannot tear."""
         self.begun = self.begun if begun is None else begun
         self.safe = self.safe if safe is None else safe
-        os.pwrite(self._file, HEAD.pack(self.begun, self.safe), 0)
+        os.pwrite(self._file, CALLS_HEADER.pack(self.begun, self.safe), 0)
 
     def leave_out(self, begin: int, end: int, iteration: int) -> None:
         """Note that of the calls from `begin` up to `end` those after the iteration are never made."""
         if begin < end:
             if not self.gaps:
                 self.save()
-            os.pwrite(self._file, GAP.pack(begin, end, iteration), HEAD.size + GAP.size * len(self.gaps))
+            os.pwrite(
+                self._file, GAP_LAYOUT.pack(begin, end, iteration), CALLS_HEADER.size + GAP_LAYOUT.size * len(self.gaps)
+            )
             self.gaps.append((begin, end, iteration))
 
     def has_begun(self, number: int, iteration: int) -> bool:
@@ -80,7 +82,7 @@ class WriterCall(NamedTuple):
     args: tuple[Any, ...]
 
 
-def calls_of(record: Record, folder: Path) -> Iterator[WriterCall]:
+def iter_calls(record: Record, folder: Path) -> Iterator[WriterCall]:
     """Yield what a writer is to write of a record of the run in `folder`."""
     match record["k"]:
         case "scalars":
@@ -113,7 +115,7 @@ class LatestIteration:
 
     def add(self, number: int, call: WriterCall) -> list[tuple[int, WriterCall]]:
         """Take a call with its number; return those of an iteration that is over."""
-        over = self.past(call.iteration)
+        over = self.take_past_calls(call.iteration)
         if not self._calls:
             self._iteration = call.iteration
         key = (call.series, call.iteration) if call.method == "write_scalar" else number
@@ -121,7 +123,7 @@ class LatestIteration:
         self._calls[key] = number, call
         return over
 
-    def past(self, iteration: int) -> list[tuple[int, WriterCall]]:
+    def take_past_calls(self, iteration: int) -> list[tuple[int, WriterCall]]:
         """Return the calls that were kept back, if the run has come to a later iteration; none twice."""
         if self._calls and iteration > self._iteration:
             return self.all()
@@ -146,32 +148,32 @@ class EarlierLogs:
         self.calls = 0
         self._run_dir = run_dir
         begins: list[tuple[int, int]] = []
-        for record in self._records():
+        for record in self._iter_records():
             if record["k"] == "run":
                 begins.append((self.calls, record.get("it", 0)))
-            self.calls += sum(1 for _ in calls_of(record, run_dir.path))
+            self.calls += sum(1 for _ in iter_calls(record, run_dir.path))
         begins.append((self.calls, iteration))
         self._attempts = [(number, min(it for _, it in begins[k:])) for k, (number, _) in enumerate(begins)]
         """The first call of each attempt, and the earliest iteration at which it or a later one has begun."""
 
-    def numbered(self) -> Iterator[tuple[int, WriterCall]]:
+    def iter_numbered_calls(self) -> Iterator[tuple[int, WriterCall]]:
         """Yield every call with its number, but those that the same attempt has superseded in the same iteration."""
         begins = {number for number, _ in self._attempts}
         latest = LatestIteration()
-        every = (call for record in self._records() for call in calls_of(record, self._run_dir.path))
+        every = (call for record in self._iter_records() for call in iter_calls(record, self._run_dir.path))
         for number, call in islice(enumerate(every), self.calls):  # what follows this attempt logs
             if number in begins:
                 yield from latest.all()
             yield from latest.add(number, call)
         yield from latest.all()
 
-    def standing(self) -> Iterator[tuple[int, WriterCall]]:
+    def iter_standing_calls(self) -> Iterator[tuple[int, WriterCall]]:
         """Yield the calls that stand, no step of a series from two attempts."""
         attempts = iter(self._attempts)
         first, earliest = next(attempts)
         latest: dict[Series, int] = {}
         before: dict[Series, int] = {}
-        for number, call in self.numbered():
+        for number, call in self.iter_numbered_calls():
             while number >= first:
                 first, earliest = next(attempts)
                 before = dict(latest)
@@ -179,15 +181,17 @@ class EarlierLogs:
                 latest[call.series] = call.iteration
                 yield number, call
 
-    def _records(self) -> Iterator[Record]:
+    def _iter_records(self) -> Iterator[Record]:
         # Frames are most of a log, and are left out.
-        log = Tail[Record](self._run_dir.events, lambda line: None if line.startswith(FRAME) else read_record(line))
+        log = TailReader[Record](
+            self._run_dir.events, lambda line: None if line.startswith(FRAME_START) else read_record(line)
+        )
         log.grew = True
         while log.grew:
             yield from log.read()
 
 
-PLACES = 10_000
+MAX_QUEUED_CALLS = 10_000
 """How many calls may wait for a writer."""
 IN_A_ROW = 10
 """After so many calls in a row that have raised, a writer is switched off."""
@@ -238,12 +242,12 @@ class WriterThread(Thread):
         self._done = self._failed = self._in_a_row = 0  # counted by this thread
         self._reported = self._off = False
 
-    def give(self, number: int, call: WriterCall) -> None:
+    def queue_call(self, number: int, call: WriterCall) -> None:
         """Take a call with its number, or drop it where too many wait already."""
         self._given += 1
         if self._off:
             return
-        if self._queue.qsize() < PLACES:
+        if self._queue.qsize() < MAX_QUEUED_CALLS:
             self._queue.put((number, call))
             return
         self._dropped += 1
@@ -253,7 +257,7 @@ class WriterThread(Thread):
     def finish(self) -> None:
         self._queue.put(None)
 
-    def shortcomings(self) -> str:
+    def describe_shortcomings(self) -> str:
         """Return what was not written, or that the writer has not closed; nothing where all is well."""
         missing = self._given - self._done
         left = missing - self._failed - self._dropped
@@ -285,12 +289,12 @@ class WriterThread(Thread):
             else:
                 self._failed += 1
             if self._queue.empty():
-                self._secure("flush", number + 1)
+                self._flush_writer("flush", number + 1)
             if self._in_a_row >= IN_A_ROW:
                 self._off = True
                 self._recorder.say(f"{self._title} has raised {IN_A_ROW} times in a row: it is switched off", "warn")
                 break
-        self._secure("close", number + 1)
+        self._flush_writer("close", number + 1)
         self._progress.close()
 
     def _begin(self) -> None:
@@ -327,7 +331,7 @@ class WriterThread(Thread):
         text = "was removed while the run goes on: what it writes there is lost"
         self._recorder.say(f"the folder of {self._title} {text}", "warn")
 
-    def _secure(self, method: str, calls: int) -> None:
+    def _flush_writer(self, method: str, calls: int) -> None:
         """Let the writer bring to its place what it has been given, which is so many calls."""
         self._report_removal()
         if self._try(method, getattr(self.writer, method)) and calls > self._progress.safe:
@@ -342,20 +346,20 @@ class WriterThread(Thread):
         begun = progress.begun
         safe = progress.safe
         cut = history.iteration
-        for number, call in history.numbered():
+        for number, call in history.iter_numbered_calls():
             if progress.has_begun(number, call.iteration):
                 self._next[call.series] = max(call.iteration + 1, self._next.get(call.series, 0))
             if number >= safe:
                 cut = max(min(cut, call.iteration - 1), 0)
         if cut < history.iteration:
-            forgotten = (number for number, call in history.standing() if call.iteration > cut)
+            forgotten = (number for number, call in history.iter_standing_calls() if call.iteration > cut)
             progress.save(safe=min(safe, next(forgotten, safe)))
         progress.leave_out(begun, history.calls, history.iteration)
         forgets = self.writer.resume_at(cut)
         if forgets:
             self._next = {}
         stand: dict[Series, int] = {}
-        for number, call in history.standing():
+        for number, call in history.iter_standing_calls():
             stand[call.series] = max(call.iteration + 1, stand.get(call.series, 0))
             if number >= begun or (forgets and call.iteration > cut):
                 self._write(number, call)
@@ -363,7 +367,7 @@ class WriterThread(Thread):
                 return
         self._next |= {series: max(following, self._next.get(series, 0)) for series, following in stand.items()}
         progress.save(begun=history.calls)
-        self._secure("flush", history.calls)
+        self._flush_writer("flush", history.calls)
 
     def _write(self, number: int, call: WriterCall) -> bool:
         """Make a call unless the writer has the step already; return whether it has it now."""
@@ -382,7 +386,7 @@ class WriterThread(Thread):
         except BaseException as error:  # whatever a writer may raise: it is no reason to end the training
             if not self._reported:
                 self._reported = True
-                self._recorder.failure(showable(error, f"in {method} of {self._title}"), action="ignore")
+                self._recorder.failure(make_showable(error, f"in {method} of {self._title}"), action="ignore")
                 lost = ""
                 if len(args) > 1:
                     lost = ": that value is lost"
@@ -394,12 +398,12 @@ class WriterThread(Thread):
 GRACE, CLOSING = 10.0, 5.0
 """Seconds that the end of a run waits for its writers to write what is left, and then for them to close."""
 
-POLL = 0.1
+POLL_PERIOD_SECONDS = 0.1
 """Seconds between looks at signals, while the end of a run waits for its writers."""
 
 
 @contextmanager
-def writing(
+def run_writers(
     makes: Mapping[str, Callable[[Mapping[str, Any]], Writer]],
     run_dir: RunDir,
     pipeline: Path,
@@ -418,7 +422,7 @@ def writing(
     history = None
     if count_attempts(run_dir):
         history = EarlierLogs(run_dir, iteration)
-    threads = _made(makes, run_dir, pipeline, recorder, history)
+    threads = _make_threads(makes, run_dir, pipeline, recorder, history)
     first_number = 0
     if history:
         first_number = history.calls
@@ -471,11 +475,11 @@ class RunWriters:
         They have `GRACE` seconds to write and `CLOSING` to close, unless the wait is cut short.
         """
         deadline = time.monotonic() + GRACE
-        while not self._recorder.flush(frame=False, patience=POLL):
+        while not self._recorder.flush(frame=False, patience=POLL_PERIOD_SECONDS):
             if is_cut_short() or time.monotonic() > deadline:
                 break
         self._recorder.listener = None
-        self._give(self._latest.all())
+        self._queue_calls(self._latest.all())
         for thread in self._threads:
             thread.finish()
         _join(self._threads, GRACE, is_cut_short)
@@ -483,23 +487,23 @@ class RunWriters:
             thread.hurried = True
         _join(self._threads, CLOSING, is_cut_short)
         for thread in self._threads:
-            message = thread.shortcomings()
+            message = thread.describe_shortcomings()
             if message:
                 self._recorder.say(message, "warn")
 
     def _hand_on(self, records: Sequence[Record]) -> None:
         for record in records:
-            for call in calls_of(record, self._folder):
-                self._give(self._latest.add(next(self._numbers), call))
-            self._give(self._latest.past(record["it"]))
+            for call in iter_calls(record, self._folder):
+                self._queue_calls(self._latest.add(next(self._numbers), call))
+            self._queue_calls(self._latest.take_past_calls(record["it"]))
 
-    def _give(self, calls: Sequence[tuple[int, WriterCall]]) -> None:
+    def _queue_calls(self, calls: Sequence[tuple[int, WriterCall]]) -> None:
         for number, call in calls:
             for thread in self._threads:
-                thread.give(number, call)
+                thread.queue_call(number, call)
 
 
-def _made(
+def _make_threads(
     makes: Mapping[str, Callable[[Mapping[str, Any]], Writer]],
     run_dir: RunDir,
     pipeline: Path,
@@ -529,4 +533,4 @@ def _join(threads: Sequence[WriterThread], seconds: float, is_cut_short: Callabl
     deadline = time.monotonic() + seconds
     for thread in threads:
         while thread.is_alive() and time.monotonic() < deadline and not is_cut_short():
-            thread.join(POLL)
+            thread.join(POLL_PERIOD_SECONDS)

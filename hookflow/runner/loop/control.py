@@ -6,9 +6,9 @@ from time import perf_counter
 from typing import Any
 
 from hookflow.errors import UserError, nearest_or_all
-from hookflow.events.commands import TRACED, split_setting, wrong
+from hookflow.events.commands import DEFAULT_TRACED_ITERATIONS, find_command_problem, split_setting
 from hookflow.events.records import CommandRecord
-from hookflow.runner.checkpoint.manifest import damage, holds_weights_alone
+from hookflow.runner.checkpoint.manifest import find_damage, is_weights_only
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.batches import sets_of
 from hookflow.runner.dispatch.dispatcher import DisabledReason
@@ -17,10 +17,10 @@ from hookflow.runner.logging.capture import TraceCapture
 from hookflow.runner.process.signals import Rewind, StopReason
 from hookflow.runner.state.checkpoint_manager import CheckpointManager
 
-CHANGES = ("off", "on", "set")
+CHANGING_COMMANDS = ("off", "on", "set")
 """The commands that are answered once a checkpoint has them: a resumed run follows whatever has been answered."""
 
-SPARED = (
+ALWAYS_FIRED_POINTS = (
     *("before_run", "before_train", "after_load_checkpoint"),
     *("before_save_checkpoint", "after_copy_checkpoint", "after_run"),
 )
@@ -59,7 +59,7 @@ class CommandHandler:
         name = command["cmd"]
         args = command["args"]
         note = ""
-        refused = wrong(name, args, self.context.plan.settable) or "the training is over" * self.over
+        refused = find_command_problem(name, args, self.context.plan.settable) or "the training is over" * self.over
         if not refused:
             try:
                 note = getattr(self, f"_{name}")(*args) or ""
@@ -71,7 +71,7 @@ class CommandHandler:
             self.stop = StopReason(f"stopped by {command['by']}", "stopped", 0, save=True)
         about = {"id": command["id"], "cmd": name, "args": args, "sent": command["t"]}
         self._answers.append({**about, "ok": not refused, "note": refused or note})
-        return not refused and name in ("checkpoint", *CHANGES)
+        return not refused and name in ("checkpoint", *CHANGING_COMMANDS)
 
     def answer(self) -> None:
         """Record what has become of the commands, but for a validation that is still due."""
@@ -103,7 +103,7 @@ class CommandHandler:
         _require(bool(sets_of("val", self.context.parts.data)), "the run has no validation data")
         self.validation_due = True
 
-    def _trace(self, iters: str = str(TRACED)) -> str:
+    def _trace(self, iters: str = str(DEFAULT_TRACED_ITERATIONS)) -> str:
         done = self.state.iter
         _require(done >= self._traced_until, f"iterations up to {self._traced_until} are being traced")
         self._traced_until = done + int(iters)
@@ -113,10 +113,12 @@ class CommandHandler:
         log.trace(TraceCapture(self.context.plan, done + 1, int(iters), perf_counter(), ranks.rank, background))
         return f"iterations {done + 1} to {self._traced_until}"
 
-    def _off(self, hook: str) -> None:
+    def _disable_hook(self, hook: str) -> None:
         disabled = self.context.engine.dispatcher.disabled
         _require(hook not in disabled, f"{hook} is switched off already")
-        self.context.engine.switch(hook, DisabledReason(f"by a command at iteration {self.state.iter}", SPARED))
+        self.context.engine.switch(
+            hook, DisabledReason(f"by a command at iteration {self.state.iter}", ALWAYS_FIRED_POINTS)
+        )
 
     def _on(self, hook: str) -> None:
         _require(hook in self.context.engine.dispatcher.disabled, f"{hook} is switched on already")
@@ -147,9 +149,9 @@ class CommandHandler:
         path = (paths | self.store.names()).get(name or next(iter(paths)))
         if path is None:
             return f"there is no checkpoint {name}; {nearest_or_all(name, [*self.store.names(), *paths])}"
-        if holds_weights_alone(path):
+        if is_weights_only(path):
             return f"checkpoint {path.name} has no state of the optimizers, so a run cannot go back to it: fork it"
-        wrong_with = damage(path)
+        wrong_with = find_damage(path)
         if wrong_with:
             return f"checkpoint {path.name} cannot be used ({wrong_with})"
         return path

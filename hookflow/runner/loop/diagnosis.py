@@ -19,7 +19,7 @@ from hookflow.hooks.tensors import local
 from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.dispatch.engine import DispatchEngine
 from hookflow.runner.iteration.run import Run
-from hookflow.runner.loop.sanity import SilentRecorder, unchanged
+from hookflow.runner.loop.sanity import SilentRecorder, restore_afterwards
 from hookflow.runner.model.task import steps_itself
 from hookflow.runner.process.state import RunState
 
@@ -51,9 +51,9 @@ class LossDiagnosis:
         if self.batch is None:
             looks.append(lambda: iter(["The batch is not saved: the device reported the loss after a later batch."]))
         else:
-            looks += [self._inputs, self._saved_batch]
+            looks += [self._inputs, self._save_batch]
             if not self.parts.strategy.several and not steps_itself(self.parts.task):
-                looks.append(self._another_pass)
+                looks.append(self._check_another_pass)
         for look in looks:
             try:
                 yield from look()
@@ -73,7 +73,7 @@ class LossDiagnosis:
         if complaints and hooks:
             yield f"Hooks that had this batch before the model: {first_few(hooks)}."
 
-    def _saved_batch(self) -> Iterator[str]:
+    def _save_batch(self) -> Iterator[str]:
         rank = self.parts.ranks.rank
         suffix = ""
         if rank:
@@ -83,36 +83,36 @@ class LossDiagnosis:
         torch.save(in_memory, path)
         yield f"The batch is saved as {path.name} in the run directory."
 
-    def _another_pass(self) -> Iterator[str]:
+    def _check_another_pass(self) -> Iterator[str]:
         """Name the first module whose output is not finite, and the parameters whose gradients are not.
 
         Where all is finite, name the first hook that changes that.
         """
         trained = {name: p for name, p in self.parts.model.named_parameters() if p.requires_grad}
         bad: list[str] = []
-        with self._passes("start"):  # a stage in which no hook inside the network fires
+        with self._enter_stage("start"):  # a stage in which no hook inside the network fires
             loss, broken = self._forward()
             with ExitStack() as hooks:
                 for name, parameter in trained.items():
-                    hooks.callback(parameter.register_hook(partial(_look, bad, name)).remove)
+                    hooks.callback(parameter.register_hook(partial(_add_if_not_finite, bad, name)).remove)
                 torch.autograd.grad(loss, [*trained.values()], allow_unused=True)
         if broken:
-            yield f"First module with an output that is not finite: {_shown(*broken[0])}."
+            yield f"First module with an output that is not finite: {_format_module(*broken[0])}."
         elif not _is_finite(loss):
             yield "The output of every module is finite: the loss itself is not."
         else:
-            yield from self._passes_with_hooks()
+            yield from self._check_passes_with_hooks()
         if bad:
             of = f"{len(bad)} of {len(trained)} parameters"
             yield f"Gradients that are not finite: {of}, the first in the backward pass {bad[0]}."
 
-    def _passes_with_hooks(self) -> Iterator[str]:
+    def _check_passes_with_hooks(self) -> Iterator[str]:
         """Name the first hook that turns the loss of another pass into one that is not finite."""
         cause = None
-        with self._passes("train"), self._same_weights():
-            outputs, broken = self._outputs()
+        with self._enter_stage("train"), self._same_weights():
+            outputs, broken = self._compute_outputs()
             if broken:
-                cause = self._hooks_at(*broken[0])
+                cause = self._find_hooks_at(*broken[0])
             elif _is_finite(outputs["loss"]):
                 cause = self._first_hook_to_break(outputs)
         if cause is not None:
@@ -132,7 +132,7 @@ class LossDiagnosis:
                     return f'The hook "{binding.hook}" turns it into one that is not finite, at {point}.'
         return None
 
-    def _hooks_at(self, name: str, module: torch.nn.Module) -> str:
+    def _find_hooks_at(self, name: str, module: torch.nn.Module) -> str:
         """Return the hooks inside the network at the module whose output they make not finite."""
         inside: list[Binding] = [
             binding for binding in self.engine.plan.bindings if name in self.parts.picked.get(binding.id, {})
@@ -141,24 +141,24 @@ class LossDiagnosis:
         among = ""
         if hooks:
             among = f" The hooks there: {first_few(hooks)}."
-        return f"With the hooks inside the network the output of {_shown(name, module)} is not finite.{among}"
+        return f"With the hooks inside the network the output of {_format_module(name, module)} is not finite.{among}"
 
     def _forward(self) -> tuple[Tensor, list[tuple[str, torch.nn.Module]]]:
-        outputs, broken = self._outputs()
+        outputs, broken = self._compute_outputs()
         return outputs["loss"], broken
 
-    def _outputs(self) -> tuple[dict[str, Any], list[tuple[str, torch.nn.Module]]]:
+    def _compute_outputs(self) -> tuple[dict[str, Any], list[tuple[str, torch.nn.Module]]]:
         """Return the outputs of the task for the batch, and the modules with outputs that are not finite, in order."""
         broken: list[tuple[str, torch.nn.Module]] = []
         with ExitStack() as hooks:
             for name, module in self.parts.model.named_modules():
-                look = partial(_look, broken, (name, module))
+                look = partial(_add_if_not_finite, broken, (name, module))
                 hooks.callback(module.register_forward_hook(look).remove)
             outputs = self.step(self.silent, self.batch)
         return outputs, broken
 
     @contextmanager
-    def _passes(self, stage: Any) -> Iterator[None]:
+    def _enter_stage(self, stage: Any) -> Iterator[None]:
         """Let the model be called again in a stage; buffers and random generators are as before afterwards."""
         dispatcher = self.engine.dispatcher
         eager = torch.compiler.set_stance("force_eager")  # a compiled module does not call new hooks
@@ -166,7 +166,7 @@ class LossDiagnosis:
         self.state.stage = stage
         dispatcher.run = self.silent
         try:
-            with unchanged(self.parts.model, self.parts.device), eager, torch.enable_grad():
+            with restore_afterwards(self.parts.model, self.parts.device), eager, torch.enable_grad():
                 yield
         finally:
             self.state.stage, dispatcher.run = before
@@ -183,11 +183,11 @@ class LossDiagnosis:
                     parameter.copy_(value)
 
 
-def _shown(name: str, module: torch.nn.Module) -> str:
+def _format_module(name: str, module: torch.nn.Module) -> str:
     return f"{name or 'the model'} ({type(module).__name__})"
 
 
-def _look(found: list[Any], thing: Any, *offered: Any) -> None:
+def _add_if_not_finite(found: list[Any], thing: Any, *offered: Any) -> None:
     """Add a thing to those found if the last of what is offered is not finite."""
     if not all(map(_is_finite, tree_leaves(offered[-1]))):
         found.append(thing)

@@ -19,17 +19,17 @@ import torch
 
 from hookflow.errors import first_few
 from hookflow.graph.schedule import Measure
-from hookflow.hooks.tensors import Weight, WeightedSum, evaluating
+from hookflow.hooks.tensors import Weight, WeightedSum, enter_evaluation
 from hookflow.metric_mode import is_formula
-from hookflow.pipeline.condition import METRICS, Formula, parse_formula
+from hookflow.pipeline.condition import METRIC_PREFIX, MetricFormula, parse_formula
 from hookflow.pipeline.values import Interval
 from hookflow.runner.data.batches import in_set, sets_of, split_of
-from hookflow.runner.device.random_state import RNGStream, derive_seed, generators_restored
+from hookflow.runner.device.random_state import RNGStream, derive_seed, restore_generators
 from hookflow.runner.iteration.context import RunContext
-from hookflow.runner.iteration.requests import SKIPPED
+from hookflow.runner.iteration.requests import SKIP_MARKER
 from hookflow.runner.logging.timing import VALIDATION
-from hookflow.runner.model.task import as_number, check_outputs, evaluation_of, scalar, single_numbers
-from hookflow.runner.process.signals import WorkerHangs
+from hookflow.runner.model.task import as_number, check_outputs, find_evaluation, scalar, single_numbers
+from hookflow.runner.process.signals import WorkerHangError
 from hookflow.runner.process.state import MetricDict, RunState
 
 Sums = Mapping[str, tuple[float, float]]
@@ -90,7 +90,7 @@ class SplitMetrics(CheckedMetrics):
 
 def is_metric_slot(slot: str) -> bool:
     """Say whether a slot is a metric, or all of them."""
-    return slot == "metrics" or slot.startswith(METRICS)
+    return slot == "metrics" or slot.startswith(METRIC_PREFIX)
 
 
 @dataclass
@@ -105,14 +105,14 @@ class EvaluationLoop:
         self.parts = parts = self.context.parts
         self.state = self.context.state
         self.engine = self.context.engine
-        self.evaluate = self._inferred(self.context.computed(evaluation_of(parts.task)))
+        self.evaluate = self._wrap_inference(self.context.computed(find_evaluation(parts.task)))
         self._told: set[str] = set()
-        self._formulas: dict[str, Formula] = {}
+        self._formulas: dict[str, MetricFormula] = {}
         for capabilities in parts.capabilities.values():
             for monitored in filter(is_formula, capabilities.monitors):
                 self._formulas[monitored] = parse_formula(monitored)
 
-    def _inferred(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_inference(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if not self.parts.section.inference_mode:
             return function
         mode = torch.inference_mode()  # as a decorator it would make another one at each call
@@ -142,7 +142,7 @@ class EvaluationLoop:
         modes = self.context.optimizer_modes
         with self.context.timeline.excluded(VALIDATION), state.during(split), modes.evaluating() as point:
             fire(f"before_{split}")
-            with evaluating(self.parts.model):
+            with enter_evaluation(self.parts.model):
                 for name in sets or sets_of(split, self.parts.data):
                     state.split = name
                     metrics = self._pass(split)
@@ -153,14 +153,14 @@ class EvaluationLoop:
                         break
                     every |= {in_set(name, metric): value for metric, value in metrics.items()}
                 else:
-                    every = self._over_sets(split, every)
+                    every = self._fire_over_sets(split, every)
                     self.context.log.put("metrics", split=split, v=every, seconds=time.perf_counter() - began)
         state.split = "train"
         state.batch_idx = batch_idx
         state.batches = batches
         return metrics is not None
 
-    def _over_sets(self, split: str, every: dict[str, float]) -> dict[str, float]:
+    def _fire_over_sets(self, split: str, every: dict[str, float]) -> dict[str, float]:
         """Fire `after_X`, where hooks may add metrics over all sets; return the metrics with these.
 
         A formula that a hook monitors becomes a metric of its own, by its text. The metrics stay in
@@ -172,9 +172,9 @@ class EvaluationLoop:
         self.engine.fire(f"after_{split}", metrics)
         result = dict(metrics)
         if any(is_metric_slot(slot) for binding in self.engine.plan.at(f"after_{split}") for slot in binding.writes):
-            result = self.agreed(result)
+            result = self.broadcast_metrics(result)
         for text, formula in self._formulas.items():
-            value = formula(lambda name: result.get(name.removeprefix(METRICS)))
+            value = formula(lambda name: result.get(name.removeprefix(METRIC_PREFIX)))
             if value is not None:
                 result[text] = value
         state.metrics = MappingProxyType(MetricDict(result))
@@ -184,7 +184,7 @@ class EvaluationLoop:
         """Seed the random generators for a pass over a set at this iteration, and restore the training's afterwards."""
         place = crc32(name.encode()), self.state.iter, self.parts.data_ranks.rank
         seed = derive_seed(self.parts.section.seed, RNGStream.EVALUATION, *place)
-        return generators_restored(self.parts.device, seed)
+        return restore_generators(self.parts.device, seed)
 
     def _pass(self, split: str) -> dict[str, float] | None:
         """Walk over the current set, and return its metrics; None when a signal has come."""
@@ -192,7 +192,7 @@ class EvaluationLoop:
         task = self.parts.task
         with self.context.consensus.evaluation(), self.seeded(state.split):
             self.engine.fire(f"before_{split}_epoch")
-            means = self._means(split)
+            means = self._compute_means(split)
             if means is None:
                 return None
             own = hasattr(task, "metrics")
@@ -202,10 +202,10 @@ class EvaluationLoop:
             self.engine.fire(f"after_{split}_epoch", metrics)
             result = {name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()}
             if own or self.engine.plan.at(f"after_{split}_epoch"):
-                return self.agreed(result)
+                return self.broadcast_metrics(result)
             return result
 
-    def agreed(self, own: dict[str, float]) -> dict[str, float]:
+    def broadcast_metrics(self, own: dict[str, float]) -> dict[str, float]:
         """Return the metrics of rank 0, by which all ranks decide, and warn once of each that other ranks have too.
 
         Nothing is wrong with a metric that has one value, or that rank 0 alone makes.
@@ -222,7 +222,7 @@ class EvaluationLoop:
                 )
         return every[0]
 
-    def _means(self, split: str) -> dict[str, float] | None:
+    def _compute_means(self, split: str) -> dict[str, float] | None:
         """Evaluate every batch; return the means over the weights of all ranks, or None when a signal has come."""
         weigh = self.context.weigh
         means = WeightedMeans(weigh is not None or self.context.sizes[self.state.split].exact)
@@ -239,7 +239,7 @@ class EvaluationLoop:
                     after_iter(batch, index, outputs)
                 if self.should_abort(index + 1):
                     return None
-        except WorkerHangs:
+        except WorkerHangError:
             self.should_abort(self.state.batch_idx)
             return None
         return means.over_ranks(self.context.consensus.all_gather_object)
@@ -255,8 +255,8 @@ class EvaluationLoop:
             state.batch_idx, state.batch_size = index, sizes.local(index, batch) or 0
             entered = len(self.engine.arounds)
             for point in hooked:
-                batch = self.context.offer(point, batch)
-                if batch is SKIPPED:
+                batch = self.context.fire_with_batch(point, batch)
+                if batch is SKIP_MARKER:
                     self.engine.leave(entered)
                     break
             else:
@@ -273,14 +273,14 @@ class EvaluationLoop:
         from hookflow.hooks.builtin.predict import Predictions  # which no training needs
 
         entered = len(self.engine.arounds)
-        predict = self._inferred(predict)
+        predict = self._wrap_inference(predict)
         rows = Predictions("the task's predict has returned")
         split = split_of(name)
         fire = self.engine.fire
         self.state.split = name
         with self.state.during(split), self.seeded(name), self.context.optimizer_modes.evaluating():
             fire(f"before_{split}")
-            with evaluating(self.parts.model):
+            with enter_evaluation(self.parts.model):
                 fire(f"before_{split}_epoch")
                 fire("before_predict")
                 inside = len(self.engine.arounds)
@@ -327,7 +327,7 @@ class ValSchedule:
         """Return the iteration after which the next validation is due by count; infinity if none is."""
         measure = self._measure
         if measure:
-            return measure.reached(measure.multiple(self._state.iter) + 1)
+            return measure.compute_reached_count(measure.multiple(self._state.iter) + 1)
         return float("inf")
 
     def due(self, *, epoch_done: bool) -> bool:

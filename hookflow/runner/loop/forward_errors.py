@@ -23,11 +23,15 @@ from hookflow.user_code import explain, is_own_file
 TASK_METHODS = ("step", "evaluate", "predict")
 """The methods of a task that are given a batch, beside its steps for single training sets."""
 
-SIZES = (("in_features", "out_features"), ("in_channels", "out_channels"), ("num_embeddings", "embedding_dim"))
+SIZE_ATTRIBUTES = (
+    ("in_features", "out_features"),
+    ("in_channels", "out_channels"),
+    ("num_embeddings", "embedding_dim"),
+)
 """The attributes by which layers of PyTorch say how many numbers they take and give."""
 
 
-def explain_forward_error(error: BaseException, model: nn.Module, task: Any, train_sets: Sequence[str]) -> None:
+def note_forward_error(error: BaseException, model: nn.Module, task: Any, train_sets: Sequence[str]) -> None:
     """Note on an exception of a forward pass which layer has raised it; one of hookflow's own says enough.
 
     `train_sets` are the names of several training sets, for which the task may have steps of their own.
@@ -48,21 +52,21 @@ def _describe_forward(
     frames: list[tuple[FrameType, int]], model: nn.Module, batch_parameters: Mapping[CodeType, str]
 ) -> Iterator[str]:
     """Yield a line on the innermost layer of the traceback, and one on the batch, as far as they are there."""
-    call = _innermost_call(frames)
+    call = _find_innermost_call(frames)
     if call is not None:
         given = call.f_locals.get("args", ()), call.f_locals.get("kwargs", {})
         layer = _name_layer(call.f_locals["self"], model)
-        place = _innermost_own_line(frames)
-        yield f"{place}{layer} was given {_shapes_of(given)}"
+        place = _find_innermost_own_line(frames)
+        yield f"{place}{layer} was given {_describe_shapes(given)}"
     batch = _batch_of(frames, batch_parameters)
     if batch is not _NO_BATCH:
-        yield f"the batch: {_shapes_of(batch)}"
+        yield f"the batch: {_describe_shapes(batch)}"
 
 
 _NO_BATCH = object()
 
 
-def _innermost_call(frames: list[tuple[FrameType, int]]) -> FrameType | None:
+def _find_innermost_call(frames: list[tuple[FrameType, int]]) -> FrameType | None:
     """Return the frame in which PyTorch has called the innermost module."""
     for frame, _ in reversed(frames):
         is_call = frame.f_code.co_name == "_call_impl"
@@ -71,7 +75,7 @@ def _innermost_call(frames: list[tuple[FrameType, int]]) -> FrameType | None:
     return None
 
 
-def _innermost_own_line(frames: list[tuple[FrameType, int]]) -> str:
+def _find_innermost_own_line(frames: list[tuple[FrameType, int]]) -> str:
     for frame, line in reversed(frames):
         file = frame.f_code.co_filename
         if is_own_file(file):
@@ -82,7 +86,7 @@ def _innermost_own_line(frames: list[tuple[FrameType, int]]) -> str:
 def _name_layer(layer: nn.Module, model: nn.Module) -> str:
     """Return the name of a layer in the model with its class and sizes: layer body.0 (Linear 3→2)."""
     described = type(layer).__name__
-    for taken, returned in SIZES:
+    for taken, returned in SIZE_ATTRIBUTES:
         if hasattr(layer, taken) and hasattr(layer, returned):
             described += f" {getattr(layer, taken)}→{getattr(layer, returned)}"
             break
@@ -94,7 +98,7 @@ def _name_layer(layer: nn.Module, model: nn.Module) -> str:
     return f"layer {described}"
 
 
-def _shapes_of(values: Any) -> str:
+def _describe_shapes(values: Any) -> str:
     leaves = tree_leaves(values)
     if leaves:
         return first_few([_shape_of(leaf) for leaf in leaves])

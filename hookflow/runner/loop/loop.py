@@ -14,19 +14,19 @@ from hookflow.runner.iteration.context import RunContext
 from hookflow.runner.iteration.iteration import Iterate, too_few
 from hookflow.runner.iteration.update import OptimizerUpdate
 from hookflow.runner.logging.timing import COMMANDS
-from hookflow.runner.loop.control import CHANGES, CommandHandler
+from hookflow.runner.loop.control import CHANGING_COMMANDS, CommandHandler
 from hookflow.runner.loop.evaluation import EvaluationLoop, ValSchedule
 from hookflow.runner.loop.rate_scaling import make_rate_scaling
-from hookflow.runner.loop.sanity import sanity_check
+from hookflow.runner.loop.sanity import run_sanity_check
 from hookflow.runner.process.forks import end_if_forked, watch_for_forks
-from hookflow.runner.process.signals import SignalCollector, StopReason, WorkerHangs
+from hookflow.runner.process.signals import SignalCollector, StopReason, WorkerHangError
 from hookflow.runner.state.checkpoint_manager import CheckpointManager
 from hookflow.runner.state.iteration_start import IterationStart, RecordingRate, recording_rate
 
 STOP_PRIORITY = ("finished", "stopped", "interrupted", "failed")
 """The ways for a run to end. Where there are several reasons for it, the gravest counts, and of two the earlier."""
 
-POLL = 0.05
+POLL_PERIOD_SECONDS = 0.05
 """Seconds between looks for what ends a pause."""
 
 
@@ -65,20 +65,20 @@ class SafePoint:
         self.checkpoints.prepare()
         waits = wait or self.synchronizes or self.control.paused
         self.synchronizes = False
-        wishes = self._wants()
+        wishes = self._read_wishes()
         if waits:
             agreed = self.consensus.settle(wishes)
         else:
             agreed = self.consensus.step(state.iter, wishes)
         if not agreed:
             return
-        if self._carry_out(agreed):
+        if self._execute_agreed(agreed):
             self.checkpoints.save()
         if self.control.rewind:
             self.checkpoints.report()
             raise self.control.rewind
 
-    def _carry_out(self, agreed: int) -> bool:
+    def _execute_agreed(self, agreed: int) -> bool:
         """Do what the ranks have agreed on, all but saving; return whether a checkpoint is to be saved."""
         saves = bool(agreed & SAVE)
         if agreed & RUN_COMMANDS:
@@ -91,7 +91,7 @@ class SafePoint:
         if agreed & END_EPOCH:
             self.requests.end_epoch()
         if agreed & VALIDATE:
-            self._grant_validations()
+            self._accept_validations()
         if agreed & THROTTLE:
             for change in self.consensus.broadcast_object(self.context.throttles.take()):
                 self.context.throttles.make(change)
@@ -101,7 +101,7 @@ class SafePoint:
 
     def check_stop(self) -> None:
         """Look, before the training begins, whether a hook has asked to stop already."""
-        if self.consensus.settle(self._wants() & STOP) & STOP:
+        if self.consensus.settle(self._read_wishes() & STOP) & STOP:
             self._stop_as_agreed()
 
     def should_abort(self, batches: int) -> bool:
@@ -120,7 +120,7 @@ class SafePoint:
             return None
         return self.signals.stop
 
-    def _grant_validations(self) -> None:
+    def _accept_validations(self) -> None:
         """Let the loop validate on the sets that any rank has asked for; at the end of an epoch once it is closed."""
         requests = self.requests
         state = self.state
@@ -132,7 +132,7 @@ class SafePoint:
         sets = [name for name in sets_of("val", self.context.parts.data) if name in wanted]
         state.validation_due = [name for name in sets if state.validated.get(name) != state.iter]
 
-    def _wants(self) -> int:
+    def _read_wishes(self) -> int:
         requests = self.requests
         wishes = 0
         if self.signals.commands or self.control.paused:
@@ -160,7 +160,7 @@ class SafePoint:
         requested = None
         reason = requests.stop_reason()
         if reason is not None:
-            status: Status = "stopped" if requests.grant_stop(reason) else "finished"
+            status: Status = "stopped" if requests.accept_stop(reason) else "finished"
             requested = StopReason(reason, status, 0, save=False)
         failure = requests.take_failure()
         if failure is not None:
@@ -196,7 +196,7 @@ class SafePoint:
                 state.stage = "paused" if control.holds else before
                 commands, written, over = self.consensus.broadcast_object(self._next_commands())
                 saves = [control.execute(command) for command in commands]
-                changes = any(command["cmd"] in CHANGES for command in commands)
+                changes = any(command["cmd"] in CHANGING_COMMANDS for command in commands)
                 if commands and self.consensus.any_rank(any(saves)):  # a hook may be switched off on one rank alone
                     self.requests.save(["last"])
                     self.checkpoints.save()
@@ -215,11 +215,11 @@ class SafePoint:
         if self.control.holds and self.consensus.ranks.first:
             until = time.monotonic() + 0.5
             while time.monotonic() < until and not (signals.commands or signals.stop or checkpoints.has_written):
-                time.sleep(POLL)
+                time.sleep(POLL_PERIOD_SECONDS)
         commands = [signals.commands.popleft() for _ in range(len(signals.commands))]
         return commands, checkpoints.has_written, signals.stop is not None
 
-    def refuse_the_rest(self) -> None:
+    def reject_remaining_commands(self) -> None:
         """Answer the commands that have come too late."""
         for command in self._next_commands()[0]:
             self.control.execute(command)
@@ -331,7 +331,7 @@ class TrainingLoop:
         self.update.check_parameters()
         if self.sanity and self.sets:
             with self.state.during("start"), self.timeline.excluded():  # hooks inside the network do not fire
-                sanity_check(self.context, self.update)
+                run_sanity_check(self.context, self.update)
 
     def _epoch(self) -> None:
         """Walk over the training data once, from where the run is in it."""
@@ -347,7 +347,7 @@ class TrainingLoop:
             engine.enter_again("before_train_epoch")
         state.batches = state.batches_per_epoch
         if not state.epoch_is_over:
-            self._iterations()
+            self._train_iterations()
         if not state.epoch_is_over or self.checkpoints.repeats:
             engine.cut(entered)
             return
@@ -360,7 +360,7 @@ class TrainingLoop:
         self.context.log.put("epoch", seconds=time.perf_counter() - self.timeline.excluded_s - began)
         engine.fire("after_train_epoch")
         self.checkpoints.forget_kept_state()
-        due = self._due(epoch_done=True)
+        due = self._list_due_sets(epoch_done=True)
         if due:
             self._validate(due)
         self._safe_point(wait=True)
@@ -390,7 +390,7 @@ class TrainingLoop:
             batches = self.iteration_start.recording(batches)
         return batches
 
-    def _iterations(self) -> None:
+    def _train_iterations(self) -> None:
         """Train on what is left of the epoch; cut it short when the run is at its end, or is stopped."""
         state = self.state
         safe_point = self.safe_point
@@ -403,7 +403,7 @@ class TrainingLoop:
             entered = len(self.engine.arounds)
             try:
                 self.iterate(batches)
-            except WorkerHangs:
+            except WorkerHangError:
                 self.engine.leave(entered)
                 if self.iteration_start is None:
                     started = None
@@ -416,7 +416,7 @@ class TrainingLoop:
                 raise too_few(state)
             due = []
             if state.iter > before:
-                due = self._due(epoch_done=False)
+                due = self._list_due_sets(epoch_done=False)
             if due:
                 self._validate(due)
             self._safe_point(wait=bool(due))
@@ -436,7 +436,7 @@ class TrainingLoop:
         stops += [schedule.next_iteration() for schedule in self.schedules.values()]
         return int(min(stops))
 
-    def _due(self, *, epoch_done: bool) -> list[str]:
+    def _list_due_sets(self, *, epoch_done: bool) -> list[str]:
         """Return the sets of data on which a validation is due after this iteration, or after this epoch."""
         return [name for name, schedule in self.schedules.items() if schedule.due(epoch_done=epoch_done)]
 

@@ -13,33 +13,33 @@ import numpy as np
 import torch
 from torch import nn
 
-from hookflow.errors import Problem, UserError, by_place, nearest_or_all
+from hookflow.errors import Problem, UserError, make_place_key, nearest_or_all
 from hookflow.graph.plan import Binding, Plan, PlannedHook
-from hookflow.hooks.run import how_to_declare
-from hookflow.pipeline.condition import METRICS, metrics_in
+from hookflow.hooks.run import describe_declaration
+from hookflow.pipeline.condition import METRIC_PREFIX, list_metrics
 from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.data.batches import in_set, sets_of
 from hookflow.runner.data.source import LimitedSource
-from hookflow.runner.device.random_state import generators_restored
+from hookflow.runner.device.random_state import restore_generators
 from hookflow.runner.iteration.context import RunContext
 from hookflow.runner.iteration.ignored_targets import IgnoredTargets
 from hookflow.runner.iteration.run import Run
 from hookflow.runner.iteration.update import OptimizerUpdate
-from hookflow.runner.logging.recorder import SANITY
+from hookflow.runner.logging.recorder import SANITY_CHECK
 from hookflow.runner.loop.evaluation import EvaluationLoop
 from hookflow.runner.process.state import RunState
-from hookflow.user_code import explained, only_showable
+from hookflow.user_code import describe_error, only_showable
 
-BATCHES = 2
-GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
-PLACES = (bool, int, float, str, list, tuple, dict, *GENERATORS)
+NUM_BATCHES = 2
+GENERATOR_TYPES = (random.Random, np.random.Generator, np.random.RandomState)
+PLACE_TYPES = (bool, int, float, str, list, tuple, dict, *GENERATOR_TYPES)
 """Types of attributes in which a dataset keeps its place."""
 
 OFF = "run.sanity = false leaves the sanity check out"
-BEFORE = ("before_val", "before_val_epoch", "before_val_iter")
+CHECKED_POINTS = ("before_val", "before_val_epoch", "before_val_iter")
 
 
-def sanity_check(context: RunContext, update: OptimizerUpdate) -> None:
+def run_sanity_check(context: RunContext, update: OptimizerUpdate) -> None:
     """Validate two batches, and check the names of the metrics that hooks read.
 
     Raises the exceptions of the task, or warns of them where a hook prepares the validation. Raises UserError for a
@@ -48,43 +48,48 @@ def sanity_check(context: RunContext, update: OptimizerUpdate) -> None:
     parts = context.parts
     plan = context.plan
     say = context.log.say
-    bound = [binding for point in BEFORE for binding in plan.at(point)]
+    bound = [binding for point in CHECKED_POINTS for binding in plan.at(point)]
     if any("batch" in binding.writes for binding in bound):
         return
     try:
-        with only_showable(f"raised in {SANITY}, before the training; {OFF}"):
-            names = _metrics(context, update)
+        with only_showable(f"raised in {SANITY_CHECK}, before the training; {OFF}"):
+            names = _compute_metrics(context, update)
     except Exception as error:
-        prepares = [b for b in bound if not b.writes or not all(slot.startswith(METRICS) for slot in b.writes)]
+        prepares = [b for b in bound if not b.writes or not all(slot.startswith(METRIC_PREFIX) for slot in b.writes)]
         own = [b.hook for b in prepares if b.hook in parts.own_hooks]
         if not own or parts.strategy.several:
             raise
         hooks = ", ".join(dict.fromkeys(own))
-        say(f"{SANITY} raised {', '.join(explained(error))}; the hooks {hooks} were not called in it; {OFF}", "warn")
+        say(
+            f"{SANITY_CHECK} raised {', '.join(describe_error(error))}; the hooks {hooks} were not called in it; {OFF}",
+            "warn",
+        )
         return
     if names is not None:
         _check_names(context, names)
 
 
-def _metrics(context: RunContext, update: OptimizerUpdate) -> set[str] | None:
+def _compute_metrics(context: RunContext, update: OptimizerUpdate) -> set[str] | None:
     """Return the names of the metrics of two batches, and of the logged scalars; None where the task has no copy."""
     parts = context.parts
     quiet: Any = SilentRecorder()
     sources = {name: parts.data[name] for name in sets_of("val", parts.data)}
     plan = Plan(context.plan.pipeline, hooks=(), bindings=(), edges=(), own=context.plan.own)
     try:
-        task = _copied(parts)
+        task = _copy_parts(parts)
     except Exception as error:
-        context.log.say(f"{SANITY} is left out: the task cannot be copied ({error})")
+        context.log.say(f"{SANITY_CHECK} is left out: the task cannot be copied ({error})")
         return None
     if parts.section.compile:
         eager = torch.compiler.set_stance("force_eager")
     else:
         eager = nullcontext()
-    with unchanged(parts.model, parts.device), eager, ExitStack() as same_places:
+    with restore_afterwards(parts.model, parts.device), eager, ExitStack() as same_places:
         for source in sources.values():
             same_places.enter_context(_same_place(source))
-        data = {name: LimitedSource(source, min(BATCHES, len(source)), SANITY) for name, source in sources.items()}
+        data = {
+            name: LimitedSource(source, min(NUM_BATCHES, len(source)), SANITY_CHECK) for name, source in sources.items()
+        }
         alone = replace(parts, data=data, task=task, hooks={}, picked={})
         check = RunContext(alone, plan, context.folder, RunState(), context.consensus, quiet, quiet)
         run = Run(check, update)
@@ -97,7 +102,7 @@ def _metrics(context: RunContext, update: OptimizerUpdate) -> set[str] | None:
     return {*check.state.metrics, *quiet.names}
 
 
-def _copied(parts: RunComponents) -> Any:
+def _copy_parts(parts: RunComponents) -> Any:
     own = [value for value in getattr(parts.task, "__dict__", {}).values() if isinstance(value, nn.Module)]
     networks = [model for model in own if next(model.parameters(), None) is not None]  # a metric has no parameters
     return copy.deepcopy(parts.task, {id(model): model for model in (parts.model, *parts.models.values(), *networks)})
@@ -114,8 +119,8 @@ def _same_place(source: Any) -> Iterator[None]:
         for name, value in list(getattr(owner, "__dict__", {}).items()):
             if isinstance(value, torch.Generator):
                 undo.append(partial(value.set_state, value.get_state()))
-            elif isinstance(value, PLACES) and owner is not loader:
-                copied = copy.deepcopy(value) if isinstance(value, GENERATORS) else copy.copy(value)
+            elif isinstance(value, PLACE_TYPES) and owner is not loader:
+                copied = copy.deepcopy(value) if isinstance(value, GENERATOR_TYPES) else copy.copy(value)
                 undo.append(partial(setattr, owner, name, copied))  # not the items of a list: they may be millions
     if hasattr(source, "load_state_dict"):
         undo.append(partial(source.load_state_dict, source.state_dict()))
@@ -127,11 +132,11 @@ def _same_place(source: Any) -> Iterator[None]:
 
 
 @contextmanager
-def unchanged(model: nn.Module, device: torch.device) -> Iterator[None]:
+def restore_afterwards(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Restore the buffers of a model and the random generators afterwards."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
-        with generators_restored(device):
+        with restore_generators(device):
             yield
     finally:
         with torch.no_grad():
@@ -159,7 +164,7 @@ def _check_names(context: RunContext, names: set[str]) -> None:
     """
     parts = context.parts
     plan = context.plan
-    made = _metrics_of_hooks(context)
+    made = _list_hook_metrics(context)
     known = names | made.named
     problems = []
     for hook, name, key in _read(parts, plan):
@@ -169,7 +174,7 @@ def _check_names(context: RunContext, names: set[str]) -> None:
         hint = nearest_or_all(name, sorted(known))
         if made.unnamed:
             maker = made.unnamed[min(made.unnamed)]
-            hint = f"{how_to_declare(f'{METRICS}{name}', maker.hook, maker.writes)}; {hint}"
+            hint = f"{describe_declaration(f'{METRIC_PREFIX}{name}', maker.hook, maker.writes)}; {hint}"
             context.log.say(f'{message}, unless the hook "{maker.hook}" makes it; {hint}', "warn")
         elif hook.on_error != "raise":
             context.log.say(f"{message}; {hint}", "warn")
@@ -177,10 +182,10 @@ def _check_names(context: RunContext, names: set[str]) -> None:
             end = "; a"
             if hint.endswith("?"):
                 end = " A"
-            hint += f'{end} hook that makes it declares writes = ["{METRICS}{name}"]'
+            hint += f'{end} hook that makes it declares writes = ["{METRIC_PREFIX}{name}"]'
             problems.append(Problem(message, parts.place(key), hint))
     if problems:
-        raise UserError(sorted(problems, key=by_place))
+        raise UserError(sorted(problems, key=make_place_key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,31 +196,31 @@ class HookMetrics:
     unnamed: dict[str, Binding]
 
 
-def _metrics_of_hooks(context: RunContext) -> HookMetrics:
+def _list_hook_metrics(context: RunContext) -> HookMetrics:
     parts = context.parts
     plan = context.plan
     named: set[str] = set()
     unnamed: dict[str, Binding] = {}
     for binding in plan.at("after_val_epoch"):
-        if not _metrics_named(binding) and "metrics" in (*binding.takes, *binding.writes):
+        if not _list_declared_metrics(binding) and "metrics" in (*binding.takes, *binding.writes):
             unnamed[binding.hook] = binding
-        for metric in _metrics_made(parts, binding):
+        for metric in _list_made_metrics(parts, binding):
             named.update(in_set(name, metric) for name in sets_of("val", parts.data))
     for binding in plan.at("after_val"):  # they are over all sets
         if "metrics" in binding.writes:
             unnamed[binding.hook] = binding
-        named.update(_metrics_made(parts, binding))
+        named.update(_list_made_metrics(parts, binding))
     return HookMetrics(named, unnamed)
 
 
-def _metrics_named(binding: Binding) -> set[str]:
+def _list_declared_metrics(binding: Binding) -> set[str]:
     """Return the metrics that a hook declares to make."""
-    return {slot.removeprefix(METRICS) for slot in binding.writes if slot.startswith(METRICS)}
+    return {slot.removeprefix(METRIC_PREFIX) for slot in binding.writes if slot.startswith(METRIC_PREFIX)}
 
 
-def _metrics_made(parts: RunComponents, binding: Binding) -> set[str]:
+def _list_made_metrics(parts: RunComponents, binding: Binding) -> set[str]:
     """Return the metrics that a hook declares to make, and those that it sets in its source."""
-    metrics = _metrics_named(binding)
+    metrics = _list_declared_metrics(binding)
     if binding.hook in parts.own_hooks:  # hookflow's name theirs
         from hookflow.hooks.uses import keys_set, source_of  # takes 0.4 MB of the training's memory
 
@@ -228,7 +233,7 @@ def _metrics_made(parts: RunComponents, binding: Binding) -> set[str]:
 def _names_metric(value: Any, metric: str) -> bool:
     """Say whether an argument of a hook names a metric: by itself, in a formula, or as a key."""
     if isinstance(value, str):
-        return metric in metrics_in(value)
+        return metric in list_metrics(value)
     return isinstance(value, dict) and any(_names_metric(key, metric) for key in value)
 
 
@@ -238,13 +243,13 @@ def _read(parts: RunComponents, plan: Plan) -> Iterator[tuple[PlannedHook, str, 
         if any(binding.point in ("after_val", "after_val_epoch") for binding in bound):
             args = hook.args if isinstance(hook.args, Mapping) else {}
             after = (slot for binding in bound if binding.point == "after_val" for slot in binding.reads)
-            declared = (slot.removeprefix(METRICS) for slot in after if slot.startswith(METRICS))
-            monitored = [name for text in parts.capabilities[hook.name].monitors for name in metrics_in(text)]
+            declared = (slot.removeprefix(METRIC_PREFIX) for slot in after if slot.startswith(METRIC_PREFIX))
+            monitored = [name for text in parts.capabilities[hook.name].monitors for name in list_metrics(text)]
             for name in dict.fromkeys((*monitored, *declared)):
                 keys = (key for key, value in args.items() if _names_metric(value, name))
                 argument = next((f"args.{key}" for key in keys), "use")
                 yield hook, name, f"hooks.{hook.name}.{argument}"
         conditions = (binding.trigger.when for binding in bound if binding.trigger.when)
         for name in sorted({name for condition in conditions for name in condition.names}):
-            if name.startswith(METRICS):
-                yield hook, name.removeprefix(METRICS), f"hooks.{hook.name}.when"
+            if name.startswith(METRIC_PREFIX):
+                yield hook, name.removeprefix(METRIC_PREFIX), f"hooks.{hook.name}.when"

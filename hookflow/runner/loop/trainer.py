@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from hookflow.events.now import Shared
+from hookflow.events.now import NowMemory
 from hookflow.events.records import Layer
 from hookflow.events.rundir import RunDir, run_argument
 from hookflow.graph.plan import Binding, Plan
-from hookflow.hooks.arguments import cannot_take
+from hookflow.hooks.arguments import find_call_problem
 from hookflow.hooks.checkpoint_files import state_key
 from hookflow.hooks.tensors import is_oom
 from hookflow.hooks.weight_average import validate_average
 from hookflow.pipeline.load import key_of
-from hookflow.runner.builder.components import RunComponents, layers
+from hookflow.runner.builder.components import RunComponents, iter_layers
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.batches import sets_of, split_of
 from hookflow.runner.device.precision import free_memory, in_precision
@@ -31,7 +31,7 @@ from hookflow.runner.distributed.parallel import load_model
 from hookflow.runner.distributed.rendezvous import leave_process_group
 from hookflow.runner.iteration.closure_step import check_closures
 from hookflow.runner.iteration.context import RunContext
-from hookflow.runner.iteration.finite import LossCheck, StepGuard, advice
+from hookflow.runner.iteration.finite import LossCheck, StepGuard, suggest_remedies
 from hookflow.runner.iteration.iteration import choose_iteration
 from hookflow.runner.iteration.run import Run, RunCopy
 from hookflow.runner.iteration.update import OptimizerUpdate
@@ -40,10 +40,10 @@ from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.loop.control import CommandHandler
 from hookflow.runner.loop.diagnosis import LossDiagnosis
 from hookflow.runner.loop.evaluation import EvaluationLoop
-from hookflow.runner.loop.forward_errors import explain_forward_error
+from hookflow.runner.loop.forward_errors import note_forward_error
 from hookflow.runner.loop.loop import SafePoint, TrainingLoop
 from hookflow.runner.model.frozen_parameters import with_frozen_parameters
-from hookflow.runner.model.task import prediction_of, steps_itself, training_step
+from hookflow.runner.model.task import find_prediction, steps_itself, training_step
 from hookflow.runner.process.signals import Rewind, SignalCollector, StopReason
 from hookflow.runner.state.checkpoint_manager import CheckpointManager
 from hookflow.runner.state.snapshot import Adapt, RunSnapshot
@@ -64,7 +64,9 @@ class FiringObserver(Protocol):
 TEST_WAITS = "run.test: the test follows once the training has finished; --resume trains on"
 """The message where a training with a test is stopped."""
 
-COMPILED = "the network is compiled: its first iterations take much longer, here and when a batch has another shape"
+COMPILED_NOTE = (
+    "the network is compiled: its first iterations take much longer, here and when a batch has another shape"
+)
 
 
 class Trainer:
@@ -86,7 +88,7 @@ class Trainer:
         self._parts = parts
         self._store = store
         self._log = recorder
-        shared = Shared(run_dir.now_of(rank))
+        shared = NowMemory(run_dir.find_now_path(rank))
         state.done = shared.iters
         media = MediaRecorder(run_dir.path, state, recorder.put, recorder.say, rank)
         self.context = RunContext(parts, plan, run_dir.path, state, consensus, recorder, media, shared)
@@ -98,9 +100,9 @@ class Trainer:
         if parts.precision == "fp16" or section.on_nan == "skip":
             guard = StepGuard(parts, plan, state, log=lambda name, value: self.run.log(name, value), say=recorder.say)
         if section.on_nan == "raise":
-            losses = LossCheck(parts.device, state, self._explain_loss)
+            losses = LossCheck(parts.device, state, self._diagnose_loss)
         self.update = OptimizerUpdate(self.context, losses, guard)
-        if steps_itself(parts.task) and any(cannot_take(each.step) for each in parts.optimizers.values()):
+        if steps_itself(parts.task) and any(find_call_problem(each.step) for each in parts.optimizers.values()):
             check_closures(guard is not None, self.context)
         self.run = Run(self.context, self.update)
         snapshot = RunSnapshot(self.context, self.update)
@@ -115,7 +117,7 @@ class Trainer:
         if observer:
             engine.bind(observer.run(self.run), observer.wrap)
         else:
-            engine.bind(self.run, executor=self._offload_executor(plan))
+            engine.bind(self.run, executor=self._make_offload_executor(plan))
         recorder.watch(engine.dispatcher.timing, state)
 
     def train(
@@ -139,8 +141,8 @@ class Trainer:
                     self._log.say(effective_batch)
                 for line in self._parts.frozen_lines():
                     self._log.say(line)
-            self._offer_weights()
-            for text, level in self.context.optimizer_modes.messages(self._parts.model, self._parts.capabilities):
+            self._fire_after_load()
+            for text, level in self.context.optimizer_modes.list_messages(self._parts.model, self._parts.capabilities):
                 self._log.say(text, level)
             if self.update.guard:
                 self.update.guard.announce()
@@ -152,7 +154,7 @@ class Trainer:
             elif test:
                 self._log.say(TEST_WAITS)
             self.finish()
-        self.complain()
+        self.report_unmet_requests()
         return self.safe_point.stop
 
     @contextmanager
@@ -182,11 +184,11 @@ class Trainer:
     def finish(self) -> None:
         """Save what has been requested, and answer the commands that have come too late."""
         self.checkpoints.save_the_rest()
-        self.safe_point.refuse_the_rest()
+        self.safe_point.reject_remaining_commands()
 
-    def complain(self) -> None:
+    def report_unmet_requests(self) -> None:
         """Say what was asked for in vain, now that the run has ended."""
-        for line in self.context.scalars.complaints():
+        for line in self.context.scalars.list_complaints():
             self._log.say(line, "warn")
         late = self.context.requests.saves
         if late:
@@ -200,9 +202,9 @@ class Trainer:
         Return the layers of the network as they were trained: what hooks freeze is frozen there.
         """
         with self._running():
-            self._offer_weights()
+            self._fire_after_load()
             self._make_loop(sanity).train_once(epochs, iters)
-            trained = [*layers(self._parts.model)]
+            trained = [*iter_layers(self._parts.model)]
             self.context.requests.save(["last"])
             self.checkpoints.save_the_rest()
             self._load(store.names()["last"])
@@ -223,7 +225,7 @@ class Trainer:
         The name is that of a split ("val"), of which every set is evaluated, or that of a set ("val.ood"). `average` is
         the hook whose average is evaluated, "none" for the weights themselves; None: as in the training.
         """
-        with self._evaluating(checkpoint, average):
+        with self._load_for_evaluation(checkpoint, average):
             self.evaluation(split_of(name), sets_of(name, self._parts.data))
         return dict(self.state.metrics)
 
@@ -232,13 +234,13 @@ class Trainer:
 
         `average` is that of `evaluate`. Raises UserError where it cannot predict.
         """
-        predict = prediction_of(self._parts.task)
+        predict = find_prediction(self._parts.task)
         self.state.is_predicting = True
-        with self._evaluating(checkpoint, average):
+        with self._load_for_evaluation(checkpoint, average):
             return self.evaluation.predict(name, self.context.computed(predict))
 
     @contextmanager
-    def _evaluating(self, checkpoint: Path, average: str | None) -> Iterator[None]:
+    def _load_for_evaluation(self, checkpoint: Path, average: str | None) -> Iterator[None]:
         """Have what a checkpoint holds, with this average in validations and tests, while nothing is trained."""
         self.context.only_evaluates = True
         with self._running():
@@ -273,8 +275,8 @@ class Trainer:
                     yield
             except BaseException as error:
                 train_sets = getattr(parts.data.get("train"), "sets", {})
-                explain_forward_error(error, parts.model, parts.task, [*train_sets])
-                self._ended_by(error)
+                note_forward_error(error, parts.model, parts.task, [*train_sets])
+                self._handle_error(error)
                 raise
             else:
                 engine.settle()
@@ -282,7 +284,7 @@ class Trainer:
                 try:
                     engine.fire("after_run")
                 except BaseException as error:
-                    engine.unwind(error)
+                    engine.throw_into_arounds(error)
                     raise
 
     def _compile_models(self) -> None:
@@ -292,7 +294,7 @@ class Trainer:
             return
         for model in self._parts.models.values():
             model.compile(mode=None if mode is True else mode)
-        self._log.say(COMPILED)
+        self._log.say(COMPILED_NOTE)
 
     def _set_training_modes(self) -> None:
         """Put the models in training mode, but for parts that were put in evaluation, and for those never trained."""
@@ -316,20 +318,20 @@ class Trainer:
             for group in optimizer.param_groups:
                 group.setdefault("initial_lr", number_of(group["lr"]))
 
-    def _ended_by(self, error: BaseException) -> None:
+    def _handle_error(self, error: BaseException) -> None:
         """Fire what fires when something has raised; after a second signal, nothing is saved any more.
 
         A way back to a checkpoint is no failure: it ends this attempt, of which nothing more is kept.
         """
         if isinstance(error, Rewind):
-            self.engine.unwind(error)
+            self.engine.throw_into_arounds(error)
             self.engine.fire("after_run")
             return
         if self._parts.ranks.world > 1:
             leave_process_group()  # hooks still fire on this rank, maybe on no other one
         if is_oom(error):
             free_memory(error, self._parts.optimizers.values(), self._parts.device)
-        self.engine.unwind(error)
+        self.engine.throw_into_arounds(error)
         saves = isinstance(error, Exception)
         if saves:
             self.checkpoints.report_if_possible()
@@ -383,7 +385,7 @@ class Trainer:
         self.context.optimizer_modes.release()
         self._log.say(f"the models have the weights of {name} ({path.name})")
 
-    def _offer_weights(self) -> None:
+    def _fire_after_load(self) -> None:
         """Fire `after_load_checkpoint` for the weights that models have begun with; load what hooks change in them."""
         weights = dict(self._parts.weights)
         self._parts.weights.clear()  # frees the host's memory
@@ -397,20 +399,20 @@ class Trainer:
             where = self._parts.place(f"{key_of('model', name)}.weights")
             load_changes(self._parts.models[name], state, offered.get(state_key("model", name), {}), where)
 
-    def _explain_loss(self, batch: Any, it: int) -> str:
+    def _diagnose_loss(self, batch: Any, it: int) -> str:
         parts = self._parts
         if parts.is_attached:
             return "The loop is your own: torch.autograd.detect_anomaly() names the operation."
         step = in_precision(training_step(parts.task, parts.data), parts.device, parts.precision, parts.section.compile)
         clips = any(each.clips_gradients for each in parts.capabilities.values())
-        ways = advice(parts.precision, clips=clips, saved=bool(self._store.all()))
+        ways = suggest_remedies(parts.precision, clips=clips, saved=bool(self._store.all()))
         before = max(it - 19, 1)  # the last of the 20 iterations of a rerun is this one
         folder = RunDir(self.context.folder)
         again = f"To look into it: hookflow rerun {run_argument(folder)} --at {before} --with grad_norm"
         sentences = LossDiagnosis(parts, self.state, self.engine, self.run, step, batch).sentences()
         return " ".join([*sentences, ways, again])
 
-    def _offload_executor(self, plan: Plan) -> BackgroundExecutor | None:
+    def _make_offload_executor(self, plan: Plan) -> BackgroundExecutor | None:
         if not any(hook.queue for hook in plan.hooks):
             return None
         make_executor, make_reports = import_executor()

@@ -41,7 +41,7 @@ class FrozenParameters:
 
     def without(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return a captured state without them, and with their marks: of models, and of averages of models."""
-        by_model = {name: self._unchanged(parameters) for name, parameters in self._by_model.items()}
+        by_model = {name: self._find_unchanged(parameters) for name, parameters in self._by_model.items()}
         by_entry = {state_key("model", name): marks for name, marks in by_model.items()}
         result = dict(state)
         left_out = {}
@@ -51,14 +51,14 @@ class FrozenParameters:
             if entry in by_entry:
                 marks = by_entry[entry]
             else:
-                marks = _marks_of_average(weights, by_model)
+                marks = _find_average_marks(weights, by_model)
             if marks:
                 result[entry] = {name: value for name, value in weights.items() if name not in marks}
                 left_out[entry] = dict(marks)
         result["frozen"] = left_out
         return result
 
-    def _unchanged(self, parameters: Mapping[str, nn.Parameter]) -> Marks:
+    def _find_unchanged(self, parameters: Mapping[str, nn.Parameter]) -> Marks:
         """Return the marks of the parameters of a model that are as it was built with them."""
         return {name: self._marks[id(p)][0] for name, p in parameters.items() if self._is_unchanged(p)}
 
@@ -72,7 +72,7 @@ class FrozenParameters:
         return True
 
 
-def _marks_of_average(weights: Mapping[str, Any], by_model: Mapping[str, Marks]) -> Marks:
+def _find_average_marks(weights: Mapping[str, Any], by_model: Mapping[str, Marks]) -> Marks:
     """Return the marks of what these weights average, one model or all of them; none where it has no frozen ones.
 
     Several models may have the same names, as a teacher and its student: there the values have to be the same, too.
@@ -102,13 +102,13 @@ def with_frozen_parameters(state: Mapping[str, Any], models: Mapping[str, nn.Mod
     result = dict(state)
     by_entry = {state_key("model", name): model for name, model in models.items()}
     for entry, marks in result.pop("frozen", {}).items():
-        model = by_entry[entry] if entry in by_entry else _averaged_model(marks, models)
+        model = by_entry[entry] if entry in by_entry else _find_averaged_model(marks, models)
         if model is not None:  # else it belongs to a model that a fork does not have
             result[entry] = with_frozen(result[entry], marks, model)
     return result
 
 
-def _averaged_model(marks: Marks, models: Mapping[str, nn.Module]) -> nn.Module | None:
+def _find_averaged_model(marks: Marks, models: Mapping[str, nn.Module]) -> nn.Module | None:
     """Return the model of which an average leaves out the parameters of these marks; None where no names fit.
 
     Where several have the names, it is the first that has the values, too.

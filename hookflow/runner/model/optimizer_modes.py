@@ -59,31 +59,33 @@ class OptimizerModes:
         if not self.optimizers:
             yield point
             return
-        before = [tensor.detach().clone() for tensor in self._tensors()]
+        before = [tensor.detach().clone() for tensor in self._list_tensors()]
         with torch.no_grad():
             for optimizer in self.optimizers.values():
                 optimizer.eval()  # type: ignore[attr-defined]
-        versions = self._versions()
+        versions = self._list_versions()
         completed = False
         try:
             yield point
             completed = not point.cut_short
         finally:
-            changed = completed and self._versions() != versions
+            changed = completed and self._list_versions() != versions
             self.train()
             if not changed:
                 self._put_back(before)
 
-    def evaluated_weights(self, models: Mapping[str, nn.Module]) -> dict[str, dict[str, dict[str, Tensor]]]:
+    def copy_evaluated_weights(self, models: Mapping[str, nn.Module]) -> dict[str, dict[str, dict[str, Tensor]]]:
         """Return copies of the weights where they are evaluated: by optimizer, by model, by name in its state."""
         result = {}
         with self.evaluating():
             for name, optimizer in self.optimizers.items():
                 own = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-                result[name] = {key: _copied(model, own) for key, model in models.items()}
+                result[name] = {key: _copy_parameters(model, own) for key, model in models.items()}
         return result
 
-    def messages(self, network: nn.Module, capabilities: Mapping[str, HookCapabilities]) -> Iterator[tuple[str, Level]]:
+    def list_messages(
+        self, network: nn.Module, capabilities: Mapping[str, HookCapabilities]
+    ) -> Iterator[tuple[str, Level]]:
         """Yield the messages to a training with such optimizers, each with its level."""
         if not self.optimizers:
             return
@@ -100,7 +102,7 @@ class OptimizerModes:
                 text = f'the hook "{name}" averages the weights of train(), and validations have that average'
                 yield f"{classes}: {text}", "warn"
 
-    def _tensors(self) -> list[Tensor]:
+    def _list_tensors(self) -> list[Tensor]:
         """Return the weights and the state of these optimizers, always in one order."""
         result: list[Tensor] = []
         for optimizer in self.optimizers.values():
@@ -112,19 +114,19 @@ class OptimizerModes:
                     result += [leaf for leaf in tree_leaves(dict(entries)) if isinstance(leaf, Tensor)]
         return result
 
-    def _versions(self) -> list[tuple[int, int]]:
+    def _list_versions(self) -> list[tuple[int, int]]:
         """Return which tensors there are, and how often each has been changed in place."""
-        return [(id(tensor), local(tensor.detach())._version) for tensor in self._tensors()]
+        return [(id(tensor), local(tensor.detach())._version) for tensor in self._list_tensors()]
 
     @torch.no_grad()
     def _put_back(self, before: list[Tensor]) -> None:
-        now = self._tensors()
+        now = self._list_tensors()
         if [tensor.shape for tensor in now] == [tensor.shape for tensor in before]:
             for tensor, saved in zip(now, before, strict=True):
                 tensor.copy_(saved)
 
 
-def _copied(model: nn.Module, parameters: set[Tensor]) -> dict[str, Tensor]:
+def _copy_parameters(model: nn.Module, parameters: set[Tensor]) -> dict[str, Tensor]:
     """Return copies of those of the parameters that the model has, by each of their names."""
     copies: dict[Tensor, Tensor] = {}
     result = {}

@@ -12,7 +12,7 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import root
 from hookflow.hooks.tensors import class_names, is_sharded, matching, named_parameters, no_match
 from hookflow.pipeline.components import OptimizerSection, ParamGroup
-from hookflow.pipeline.schema import TYPE, DistributedSection
+from hookflow.pipeline.schema import TYPE_PREFIX, DistributedSection
 
 Picked = Mapping[int, Mapping[str, nn.Module]]
 """The modules that each binding inside the network fires at, by their names, by the binding's id."""
@@ -40,9 +40,9 @@ def pick(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -
 
 def modules_matching(entry: str, there: Mapping[str, nn.Module]) -> list[str]:
     """Return the modules that an entry picks: a glob over their names, or over their classes and base classes."""
-    if not entry.startswith(TYPE):
+    if not entry.startswith(TYPE_PREFIX):
         return [name for name in there if fnmatchcase(name, entry)]
-    kind = entry.removeprefix(TYPE).strip()
+    kind = entry.removeprefix(TYPE_PREFIX).strip()
     names = []
     for name, module in there.items():
         if any(fnmatchcase(own, kind) for own in class_names([module])):
@@ -54,9 +54,9 @@ def no_module(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | N
     """Return that an entry picks none of these modules, and a hint at what may be meant; None if it picks one."""
     if modules_matching(entry, there):
         return None
-    if not entry.startswith(TYPE):
+    if not entry.startswith(TYPE_PREFIX):
         return no_match(entry, there, "module of the network")
-    kind = entry.removeprefix(TYPE)
+    kind = entry.removeprefix(TYPE_PREFIX)
     hint = nearest(kind.rpartition(":")[2], class_names(there.values()))
     if not hint:
         own = dict.fromkeys(type(module).__name__ for module in there.values())
@@ -64,18 +64,18 @@ def no_module(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | N
     return f'no module of the network is a "{kind}"', hint
 
 
-def differentiable(model: nn.Module) -> dict[str, nn.Parameter]:
+def find_differentiable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that can have a gradient, by every name that they have."""
     return {name: p for name, p in named_parameters(model).items() if p.is_floating_point() or p.is_complex()}
 
 
-def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -> Iterator[Problem]:
+def find_parameter_problems(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -> Iterator[Problem]:
     """Yield a problem for each glob that picks no parameter, and for each hook that FSDP makes useless.
 
     FSDP never calls a tensor hook. Changes of a hook to gathered weights are lost. `place` tells where the glob of a
     binding stands.
     """
-    names = differentiable(model)
+    names = find_differentiable(model)
     sharded = any(map(is_sharded, names.values()))
     for binding in plan.bindings:
         for glob in binding.parameters:
@@ -98,7 +98,7 @@ def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str
             yield Problem(message, place(binding, ""), hint)
 
 
-def unmatched_units(section: DistributedSection, network: nn.Module, place: Locate) -> Iterator[Problem]:
+def find_unmatched_units(section: DistributedSection, network: nn.Module, place: Locate) -> Iterator[Problem]:
     """Yield a problem for each entry of `distributed.units` that picks no module of the network."""
     there = {name: module for name, module in network.named_modules() if name}
     for k, entry in enumerate(section.units or ()):
@@ -107,7 +107,7 @@ def unmatched_units(section: DistributedSection, network: nn.Module, place: Loca
             yield Problem(wrong[0], place(f"distributed.units.{k}"), wrong[1])
 
 
-def shares(
+def assign_parameters(
     optimizers: Mapping[str, OptimizerSection], trains: Mapping[str, nn.Module], network: nn.Module, place: Locate
 ) -> tuple[dict[str, set[nn.Parameter]], list[Problem]]:
     """Return the parameters that each of several optimizers trains; and globs that match none.
@@ -117,9 +117,9 @@ def shares(
     result: dict[str, set[nn.Parameter]] = {}
     problems: list[Problem] = []
     for name, section in optimizers.items():
-        there = trainable(trains[name])
+        there = find_trainable(trains[name])
         for k, pattern in enumerate(section.parameters or ()):
-            matched = {there[key] for key in picked(pattern, trains[name], there)}
+            matched = {there[key] for key in select_names(pattern, trains[name], there)}
             if not matched:
                 message = f'"{pattern}" matches no parameter that trains'
                 hint = f"there are {first_few(there)}"
@@ -128,9 +128,9 @@ def shares(
     chosen = set().union(*result.values())
     for name, section in optimizers.items():
         if section.parameters is None:
-            result[name] = {*trainable(trains[name]).values()} - chosen
+            result[name] = {*find_trainable(trains[name]).values()} - chosen
     takers: dict[tuple[str, ...], list[str]] = {}
-    of_models = set().union(*({*trainable(model).values()} for model in trains.values()))
+    of_models = set().union(*({*find_trainable(model).values()} for model in trains.values()))
     for parameter_name, parameter in network.named_parameters():
         by = tuple(name for name in optimizers if parameter in result[name])
         if parameter in of_models and len(by) != 1:
@@ -146,7 +146,7 @@ def shares(
     return result, problems
 
 
-def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+def find_trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that train, by name; a shared one has several names."""
     return {name: p for name, p in named_parameters(model).items() if p.requires_grad}
 
@@ -159,7 +159,7 @@ def param_groups(
     They are of the parameters that train, or of a `share` of them: a hook may have frozen some of these meanwhile.
     """
     if share is None:
-        there = trainable(model)
+        there = find_trainable(model)
     else:
         there = named_parameters(model)
     left = {name: p for name, p in there.items() if share is None or p in share}
@@ -168,13 +168,13 @@ def param_groups(
     for k, group in enumerate(groups):
         used: dict[nn.Parameter, None] = {}  # by the parameter, not the name: tied weights have several
         for pattern in group.patterns:
-            chosen = [left[name] for name in picked(pattern, model, left)]
+            chosen = [left[name] for name in select_names(pattern, model, left)]
             if used.keys() >= set(chosen):
                 message = f'"{pattern}" matches no parameter that trains and that no earlier group has taken'
                 hint = f"there are {first_few(left)}"
-                if pattern.startswith(TYPE):
+                if pattern.startswith(TYPE_PREFIX):
                     kinds = sorted({type(module).__name__ for module in model.modules()})
-                    hint = nearest_or_all(pattern.removeprefix(TYPE).strip(), kinds, "there are modules of")
+                    hint = nearest_or_all(pattern.removeprefix(TYPE_PREFIX).strip(), kinds, "there are modules of")
                 problems.append(Problem(message, place(f"{k}.match"), hint))
             used |= dict.fromkeys(chosen)
         left = {name: p for name, p in left.items() if p not in used}
@@ -182,9 +182,9 @@ def param_groups(
     return [*result, {"params": [*dict.fromkeys(left.values())]}] if left else result, problems
 
 
-def picked(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[str]:
+def select_names(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[str]:
     """Yield the names of the parameters that a pattern picks: a glob over names, or over classes of modules."""
-    if not pattern.startswith(TYPE):
+    if not pattern.startswith(TYPE_PREFIX):
         yield from (name for name in parameters if fnmatchcase(name, pattern))
         return
     modules = dict(model.named_modules())
@@ -224,23 +224,23 @@ class TrainedParameters:
         self._network = network
         self._optimizers = optimizers
         built = named_parameters(network)
-        held = self._held()
+        held = self._collect_held()
         self._built = {name: parameter for name, parameter in built.items() if parameter in held}
         self._left_out = {p for p in built.values() if p.requires_grad and p not in held}
         self._extended: set[str] = set()
 
     def missing(self) -> list[str]:
         """Return the names of trainable parameters that no optimizer has: a hook has added or unfrozen them."""
-        apart = self._held() | self._left_out
+        apart = self._collect_held() | self._left_out
         names = []
         for name, parameter in named_parameters(self._network).items():
             if parameter.requires_grad and parameter not in apart:
                 names.append(name)
         return names
 
-    def orphaned(self) -> list[str]:
+    def find_orphaned(self) -> list[str]:
         """Return the names of parameters that an optimizer has and the network no longer has."""
-        gone = self._held() - {*named_parameters(self._network).values()}
+        gone = self._collect_held() - {*named_parameters(self._network).values()}
         return [name for name, parameter in self._built.items() if parameter in gone]
 
     def add(self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]) -> None:
@@ -286,7 +286,7 @@ class TrainedParameters:
                 if there.keys() >= {*names}:
                     self.add([there[name] for name in names], key, {})
 
-    def _held(self) -> set[nn.Parameter]:
+    def _collect_held(self) -> set[nn.Parameter]:
         held = set()
         for optimizer in self._optimizers.values():
             for group in optimizer.param_groups:

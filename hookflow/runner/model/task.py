@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from hookflow.errors import Problem, UserError, Where, nearest, nearest_or_all
-from hookflow.hooks.arguments import cannot_take
+from hookflow.hooks.arguments import find_call_problem
 
 Part = TypeVar("Part")
 
-EVALUATE = "give it a method evaluate(run, batch)"
+EVALUATE_HINT = "give it a method evaluate(run, batch)"
 
 
 class Task(Protocol):
@@ -78,14 +78,14 @@ def steps_itself(task: Any) -> bool:
     return bool(getattr(task, "steps_itself", False))
 
 
-def evaluation_of(task: Any) -> Callable[[Any, Any], Any]:
+def find_evaluation(task: Any) -> Callable[[Any, Any], Any]:
     """Return how a task evaluates: its `evaluate`, or its `step` where it has none."""
     evaluate: Callable[[Any, Any], Any] | None = getattr(task, "evaluate", None) or getattr(task, "step", None)
     return evaluate or _no_evaluation
 
 
 def _no_evaluation(run: Any, batch: Any) -> Any:
-    raise UserError(Problem("the task has a step for each training set, and defines no evaluate()", hint=EVALUATE))
+    raise UserError(Problem("the task has a step for each training set, and defines no evaluate()", hint=EVALUATE_HINT))
 
 
 def training_step(task: Any, data: Mapping[str, Any]) -> Callable[[Any, Any], Any]:
@@ -111,7 +111,7 @@ def step_of_set(name: str) -> str:
     return f"step_{name}"
 
 
-def prediction_of(task: Any) -> Callable[[Any, Any], Any]:
+def find_prediction(task: Any) -> Callable[[Any, Any], Any]:
     """Return how a task predicts. Raises UserError where it does not say."""
     predict: Callable[[Any, Any], Any] | None = getattr(task, "predict", None)
     if predict is None:
@@ -125,18 +125,18 @@ def prediction_of(task: Any) -> Callable[[Any, Any], Any]:
     return predict
 
 
-def wrong_task(task: Any, evaluated: bool, sets: Sequence[str] = ()) -> tuple[str, str] | None:
+def find_task_problem(task: Any, evaluated: bool, sets: Sequence[str] = ()) -> tuple[str, str] | None:
     """Return what keeps an object from being a task, and a hint; `evaluated` says whether there are data for that.
 
     `sets` are the training sets for which it may have a step of its own.
     """
     kind = type(task).__name__
     own_steps = [step_of_set(name) for name in sets]
-    fault = _wrong_steps(task, own_steps)
+    fault = _find_step_problem(task, own_steps)
     if fault:
         return fault
     if not callable(getattr(task, "step", None)) and evaluated and not hasattr(task, "evaluate"):
-        return f"the task {kind} has a step for each training set, and defines no evaluate()", EVALUATE
+        return f"the task {kind} has a step for each training set, and defines no evaluate()", EVALUATE_HINT
     public = [name for name in dir(task) if not name.startswith("_") and callable(getattr(task, name))]
     if not hasattr(task, "evaluate"):
         for name in public:
@@ -144,13 +144,13 @@ def wrong_task(task: Any, evaluated: bool, sets: Sequence[str] = ()) -> tuple[st
             if near:
                 return f"the task {kind} has a method {name}", near
         if evaluated and steps_itself(task):
-            return f"the task {kind} steps its optimizers itself, and defines no evaluate()", EVALUATE
+            return f"the task {kind} steps its optimizers itself, and defines no evaluate()", EVALUATE_HINT
     lacking = _missing_half_of_state(task)
     if lacking:
         return f"the task {kind} {lacking}", "a resume needs both"
     for method in ("step", *own_steps, "evaluate", "predict"):
         call = getattr(task, method, None)
-        if call is not None and cannot_take(call, None, None):
+        if call is not None and find_call_problem(call, None, None):
             return f"the task's {method} must take the run and the batch: {method}(run, batch)", ""
     return None
 
@@ -166,7 +166,7 @@ def _missing_half_of_state(task: Any) -> str:
     return ""
 
 
-def _wrong_steps(task: Any, own_steps: Sequence[str]) -> tuple[str, str] | None:
+def _find_step_problem(task: Any, own_steps: Sequence[str]) -> tuple[str, str] | None:
     """Return which step a task lacks, or has misspelt; `own_steps` are those that it may have for training sets."""
     kind = type(task).__name__
     missing = [name for name in own_steps if not callable(getattr(task, name, None))]
@@ -195,7 +195,7 @@ def check_outputs(outputs: Any, task: Any, method: str, run: Any = None) -> None
     batch_set = getattr(run, "batch_set", None)
     called = getattr(task, "step", None)
     if method == "evaluate":
-        called = evaluation_of(task)
+        called = find_evaluation(task)
     elif batch_set is not None and hasattr(task, step_of_set(batch_set)):
         method = step_of_set(batch_set)
         called = getattr(task, method)

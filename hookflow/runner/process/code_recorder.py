@@ -15,24 +15,24 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from hookflow.events.git_state import GitError, ask_git, ask_git_for_text
-from hookflow.events.process_life import started_at
+from hookflow.events.process_life import read_start_time
 from hookflow.events.recorded_code import (
     MAX_DIFF,
     CodeFile,
     CodeSnapshot,
     GitState,
     RecordedCode,
-    checksum,
     compare_code,
+    compute_checksum,
     content_to_keep,
     describe_file,
-    latest_code,
+    find_latest_code,
     write_code,
 )
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.source_map import walk
-from hookflow.pipeline.use import imported_files, neighbour_modules, objects_here
+from hookflow.pipeline.use import find_neighbour_modules, list_pipeline_objects, list_run_files
 from hookflow.user_code import is_own_file
 
 Say = Callable[..., None]
@@ -43,7 +43,7 @@ GIT_WAIT = 30.0
 MAX_REPORTED = 10
 """Changed files that an attempt reports one by one."""
 
-SCRIPTS = f"{sysconfig.get_path('scripts')}/"
+SCRIPTS_FOLDER = f"{sysconfig.get_path('scripts')}/"
 """Where the commands of installed packages lie, `hookflow` and `torchrun` among them."""
 
 
@@ -99,7 +99,7 @@ class CodeRecorder:
         for path in edited_since_import(self._imported()):
             text = f"{path} was edited since this process imported it: the import runs, and the edited file is recorded"
             self._say(text, "warn")
-        before = latest_code(self._run_dir)
+        before = find_latest_code(self._run_dir)
         if before is not None and before.it <= it and not compare_code(before, now):
             self._keep(before)
             return
@@ -110,7 +110,7 @@ class CodeRecorder:
 
     def record_again(self, it: int) -> None:
         """Record for an attempt after iteration `it` that it runs what this process has imported for the latest one."""
-        before = latest_code(self._run_dir)
+        before = find_latest_code(self._run_dir)
         if before is None:
             return
         self._keep(before)
@@ -120,7 +120,7 @@ class CodeRecorder:
     def _keep(self, before: RecordedCode) -> None:
         """Go on with the record of the attempt before, which has run the same code."""
         self._recorded = before
-        self._git, self._diff = before.git, before.git_diff() or b""
+        self._git, self._diff = before.git, before.read_git_diff() or b""
         for path in before.files.keys() - self._files.keys():  # those that it has imported late
             self._files[path] = before.files[path]
             self._contents[path] = before.content(path) or b""
@@ -171,8 +171,8 @@ class CodeRecorder:
         cells = notebook_cells()
         if cells and not late:
             content = content_to_keep(cells.encode())
-            self._files[NOTEBOOK] = CodeFile(checksum(content), len(content), "__main__")
-            self._contents[NOTEBOOK] = content
+            self._files[NOTEBOOK_FILE_NAME] = CodeFile(compute_checksum(content), len(content), "__main__")
+            self._contents[NOTEBOOK_FILE_NAME] = content
 
     def _imported(self) -> dict[Path, str]:
         return project_files(self._loaded, self._root)
@@ -190,7 +190,7 @@ class CodeRecorder:
         return str(path)
 
 
-NOTEBOOK = "notebook_cells.py"
+NOTEBOOK_FILE_NAME = "notebook_cells.py"
 """The name under which the cells of a notebook are recorded."""
 
 
@@ -236,7 +236,7 @@ def _files_of(modules: Iterable[tuple[str, ModuleType]]) -> dict[Path, str]:
 
 def is_project_file(file: str) -> bool:
     """Say whether a file is part of the user's project: his own, and no command of an installed package."""
-    return is_own_file(file) and not file.startswith(SCRIPTS)
+    return is_own_file(file) and not file.startswith(SCRIPTS_FOLDER)
 
 
 def is_own_process(main: ModuleType | None) -> bool:
@@ -247,12 +247,12 @@ def is_own_process(main: ModuleType | None) -> bool:
 
 def _named_modules(loaded: Loaded, modules: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
     """Return the modules that a pipeline names, and those of its objects."""
-    result = {module.__name__: module for module in imported_files().values()}
+    result = {module.__name__: module for module in list_run_files().values()}
     names = []
     for _, value in walk(loaded.pipeline.model_dump()):
         if isinstance(value, str):
             names.append(value.partition(":")[0])
-    for thing in objects_here():
+    for thing in list_pipeline_objects():
         names.append(str(getattr(thing, "__module__", "")))
         names.append(str(getattr(getattr(thing, "func", None), "__module__", "")))  # of a partial
     for name in names:
@@ -272,7 +272,7 @@ def _closure(named: Mapping[str, ModuleType], modules: Mapping[str, ModuleType])
             continue
         seen.add(id(module))
         yield name, module
-        beside = neighbour_modules(Path(os.path.realpath(file)).parent)
+        beside = find_neighbour_modules(Path(os.path.realpath(file)).parent)
         for other in {*_imports(file, module), *_origins(module)}:
             matches = beside.get(other) or modules.get(other)
             if matches is not None and id(matches) not in seen:
@@ -344,7 +344,7 @@ def edited_since_import(files: Mapping[Path, str]) -> Iterator[str]:
     That may be where a notebook, or a program that trains several times, has imported a file before it was edited.
     `files` has the name of the module of each.
     """
-    began = started_at(os.getpid())
+    began = read_start_time(os.getpid())
     if began is None:
         return
     for path, module_name in files.items():

@@ -9,7 +9,7 @@ from hookflow.text import print_error
 _training = WeakSet[RunState]()
 """The runs of this process."""
 
-FORKED = (
+FORK_ERROR = (
     "hookflow: a hook or the task has forked the training process, and its copy went on to train in the same run "
     "directory. The copy ends here. A forked process must end itself by os._exit(); to start one, use subprocess"
 )
@@ -32,5 +32,5 @@ def watch_for_forks(state: RunState) -> int:
 def end_if_forked(pid: int) -> None:
     """End this process, at a safe point, where it is a copy of process `pid`."""
     if os.getpid() != pid:
-        print_error(FORKED)
+        print_error(FORK_ERROR)
         os._exit(1)

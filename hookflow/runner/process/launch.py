@@ -20,13 +20,13 @@ import tomli
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.initial_weights import weights_facts
 from hookflow.events.records import VERSION
-from hookflow.events.run_lock import Locks, hand_over, release, share, try_lock
+from hookflow.events.run_lock import Locks, release, share, transfer_claim_to_child, try_lock
 from hookflow.events.rundir import Parent, RunDir, process_identity, short, write_whole
-from hookflow.events.temporary_files import temporary_folder
+from hookflow.events.temporary_files import find_temporary_folder
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.attached import no_loop
 from hookflow.pipeline.load import Loaded, dump, load, missing_objects
-from hookflow.runner.process.signals import SIGNALS, signals_blocked
+from hookflow.runner.process.signals import END_SIGNALS, signals_blocked
 from hookflow.version import __version__
 
 
@@ -40,7 +40,7 @@ def cores() -> int:
 TRIES, PERIOD = 3, 0.02
 """How often the lock of a run is tried, and the seconds between: `RunDir.life` takes it for a moment, to ask."""
 
-PROPOSED = ("base", "source", "overrides", "in_python", "hookflow", "version")
+CHANGEABLE_FACTS = ("base", "source", "overrides", "in_python", "hookflow", "version")
 """The facts of `run.json` that a resume may change."""
 
 
@@ -103,7 +103,7 @@ def commit_resume(run_dir: RunDir) -> None:
             path.replace(run_dir.path / path.name)
     facts = proposed.describe()
     if facts:
-        run_dir.sign(**{fact: facts[fact] for fact in PROPOSED if fact in facts})
+        run_dir.sign(**{fact: facts[fact] for fact in CHANGEABLE_FACTS if fact in facts})
     shutil.rmtree(proposed.path, ignore_errors=True)
 
 
@@ -160,7 +160,7 @@ def start(
                 holding = f"--locks={','.join(map(str, locks))}"
                 arguments = (str(run_dir.path), holding, *options)
                 child = start_python(module, *arguments, output=output, descriptors=locks, environment=environment)
-        hand_over(locks, child.pid)
+        transfer_claim_to_child(locks, child.pid)
         if notifies:
             start_notifying(run_dir, child.pid, began)
         return child
@@ -168,9 +168,9 @@ def start(
         release(locks)  # the child's copies hold the lock now
 
 
-_NOTIFYING: dict[Path, subprocess.Popen[bytes]] = {}
+_NOTIFIERS: dict[Path, subprocess.Popen[bytes]] = {}
 
-LAST = 30.0
+NOTIFICATION_WAIT_SECONDS = 30.0
 """Seconds that a command waits at the end of a run for its last notification."""
 
 
@@ -191,21 +191,21 @@ def start_notifying(run_dir: RunDir, pid: int, since: float) -> None:
         return
     arguments = (str(run_dir.path), json.dumps(section), f"--pid={pid}", f"--since={since!r}")
     with run_dir.output.open("ab") as output:
-        _NOTIFYING[run_dir.path] = start_python("hookflow.notify", *arguments, output=output, descriptors=())
+        _NOTIFIERS[run_dir.path] = start_python("hookflow.notify", *arguments, output=output, descriptors=())
 
 
 def finish_notifying(run_dir: RunDir) -> str:
     """Wait until the last notification of a run that is over is sent; return what is wrong, or "".
 
-    After `LAST` seconds the process that sends it is left alone.
+    After `NOTIFICATION_WAIT_SECONDS` the process that sends it is left alone.
     """
-    process = _NOTIFYING.pop(run_dir.path, None)
+    process = _NOTIFIERS.pop(run_dir.path, None)
     if process is None:
         return ""
     try:
-        failed = process.wait(LAST)
+        failed = process.wait(NOTIFICATION_WAIT_SECONDS)
     except subprocess.TimeoutExpired:
-        return f"notify: the last notification has not been sent after {LAST:g} s; it is tried on"
+        return f"notify: the last notification has not been sent after {NOTIFICATION_WAIT_SECONDS:g} s; it is tried on"
     if failed:
         return f"notify: not every notification was sent; {short(run_dir.output)} says why"
     return ""
@@ -240,7 +240,7 @@ def hand_on_signals(child: subprocess.Popen[bytes], pressed: list[int]) -> None:
         if number == signal.SIGINT:
             pressed.append(number)
 
-    for number in SIGNALS:
+    for number in END_SIGNALS:
         signal.signal(number, hand_on)
 
 
@@ -250,7 +250,7 @@ class StandbyProcess:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         self._started = False
-        with theirs, tempfile.TemporaryFile(dir=temporary_folder()) as output:
+        with theirs, tempfile.TemporaryFile(dir=find_temporary_folder()) as output:
             number = theirs.fileno()
             self._process = start_python("hookflow.runner", f"--standby={number}", output=output, descriptors=(number,))
 
@@ -274,11 +274,11 @@ def claim(run_dir: RunDir) -> Locks:
     The lock lasts until the last of them, and of those that `hold` it, has ended. Raises UserError when another
     process holds it, or trains in the directory without a lock. Locks of `keep` are returned.
     """
-    kept = _KEPT.pop(run_dir.path, None)
+    kept = _KEPT_LOCKS.pop(run_dir.path, None)
     if kept is not None:
         return kept
     locks = hold(run_dir, shared=False)
-    if run_dir.trains_elsewhere():
+    if run_dir.is_training_elsewhere():
         release(locks)
         raise _running(run_dir)
     share(locks)  # so that ranks may hold it, too; to claim it takes all of it
@@ -287,15 +287,15 @@ def claim(run_dir: RunDir) -> Locks:
 
 def keep(run_dir: RunDir, locks: Locks) -> None:
     """Keep the lock of a claimed run for the next `claim` of this process."""
-    _KEPT[run_dir.path] = locks
+    _KEPT_LOCKS[run_dir.path] = locks
 
 
 def take_kept(run_dir: RunDir) -> Locks:
     """Return the locks of a run that are kept for the next `claim`, for another process; none if none are kept."""
-    return _KEPT.pop(run_dir.path, ())
+    return _KEPT_LOCKS.pop(run_dir.path, ())
 
 
-_KEPT: dict[Path, Locks] = {}
+_KEPT_LOCKS: dict[Path, Locks] = {}
 
 
 def hold(run_dir: RunDir, *, shared: bool = True) -> Locks:

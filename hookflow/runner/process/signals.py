@@ -20,7 +20,7 @@ from types import FrameType
 from hookflow.events.records import CommandRecord, Status
 from hookflow.runner.process.state import RunState
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """The signals that end a run; SIGUSR1 is Slurm's warning."""
 
 
@@ -55,18 +55,18 @@ IMPORT_POLL = 0.05
 """Seconds between the checks whether an import is over that a signal waits for."""
 
 
-WAITING = (
+WAITING_RANKS_NOTE = (
     "the ranks finish this iteration once it is there, and then save; if it never comes, nothing after the last "
     "checkpoint can be saved, and Ctrl-C ends the run at once"
 )
 """The consequence where one of several ranks lacks a batch: the others wait for it in the middle of their iteration."""
 
 
-class Interrupted(KeyboardInterrupt):
+class RunInterruptedError(KeyboardInterrupt):
     """Raised in the main thread by a signal that does not wait for a safe point."""
 
 
-class WorkerHangs(Interrupted):
+class WorkerHangError(RunInterruptedError):
     """Raised where the training waits for a worker's batch, which has not come for `WAIT` seconds after a signal."""
 
 
@@ -81,7 +81,7 @@ class Rewind(BaseException):
 @contextmanager
 def signals_blocked() -> Iterator[None]:
     """Block the signals that end a run: a process that is started meanwhile inherits that."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
     try:
         yield
     finally:
@@ -94,7 +94,7 @@ def handlers_put_back() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in (*END_SIGNALS, signal.SIGHUP)}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         yield
@@ -141,15 +141,15 @@ class SignalCollector:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def listen(self) -> None:
-        """Handle SIGNALS, including blocked ones that are pending, and ignore SIGHUP; the main thread alone can."""
+        """Handle END_SIGNALS, including blocked ones that are pending, and ignore SIGHUP; the main thread alone can."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in SIGNALS:
+        for number in END_SIGNALS:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # started here, since a handler must not start a thread: that takes locks
         threading.Thread(target=self._watch_imports, name="hookflow-imports", daemon=True).start()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
 
     def _watch_imports(self) -> None:
         """Send this process another signal once the import is over that the first signal waits for."""
@@ -171,7 +171,7 @@ class SignalCollector:
         self._report_wait = report_wait
         self._refetches = refetches
         if self.stop is not None:
-            raise Interrupted(f"{self.stop.reason} before the training began")
+            raise RunInterruptedError(f"{self.stop.reason} before the training began")
         if threading.current_thread() is threading.main_thread() and not again:
             threading.Thread(target=self._watch_fetches, name="hookflow-signals", daemon=True).start()
 
@@ -190,7 +190,9 @@ class SignalCollector:
                 since = time.monotonic()
             elif time.monotonic() - since >= WAIT:
                 if self._report_wait is not None and not self._refetches:
-                    self._report_wait(f"no batch has come from the loader's workers for {WAIT:g} s: {WAITING}")
+                    self._report_wait(
+                        f"no batch has come from the loader's workers for {WAIT:g} s: {WAITING_RANKS_NOTE}"
+                    )
                     return
                 self._hangs = True
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -209,14 +211,16 @@ class SignalCollector:
         if self._hangs and self.stop is not None:
             self._hangs = False
             if _fetch(frame) is not None:
-                raise WorkerHangs(f"{self.stop.reason}, and no batch has come from the loader's workers for {WAIT:g} s")
+                raise WorkerHangError(
+                    f"{self.stop.reason}, and no batch has come from the loader's workers for {WAIT:g} s"
+                )
             return
         first = self.stop
         if first is None:
             self.stop = self._stop_by(number)
             self.state.attention = True
         elif ends_at_once(number):
-            raise Interrupted(f"{first.reason}, then {name}: ended at once")
+            raise RunInterruptedError(f"{first.reason}, then {name}: ended at once")
 
     def _interrupt_start(self, number: int, frame: FrameType | None) -> None:
         """Raise Interrupted by the first signal before the training, or note that it waits for an import."""
@@ -224,7 +228,7 @@ class SignalCollector:
             self.stop = self._stop_by(number)
         self._awaits_import = _is_importing_native_code(frame)
         if not self._awaits_import:
-            raise Interrupted(f"{self.stop.reason} before the training began")
+            raise RunInterruptedError(f"{self.stop.reason} before the training began")
 
     def _stop_by(self, number: int) -> StopReason:
         """Return how a run ends whose first signal is this one."""

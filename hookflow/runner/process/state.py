@@ -14,7 +14,7 @@ from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.records import Stage
 from hookflow.hooks.tensors import Weight
 from hookflow.pipeline.by_epoch import ByEpoch, EpochLengths, recorded_lengths
-from hookflow.text import mask_names, unmasked
+from hookflow.text import mask_names, restore_masked
 
 
 class NoMetricError(UserError, KeyError):
@@ -28,7 +28,7 @@ class MetricDict(dict[str, Any]):
         raise NoMetricError(Problem(f'there is no metric "{name}"', hint=nearest_or_all(name, self, none="none yet")))
 
 
-NONE: Mapping[str, float] = MappingProxyType(MetricDict())
+NO_METRICS: Mapping[str, float] = MappingProxyType(MetricDict())
 
 NO_BATCH: Any = object()
 """Stands where there is no batch: None is one, too, of a task that makes its own."""
@@ -72,7 +72,7 @@ class RunState:
         resumed. Set there, by the start and by a resume; cleared by the loop."""
         self.validated: dict[str, int] = {}
         """The iteration of the latest validation that began on each set of data. Written by the loop."""
-        self.metrics: Mapping[str, float] = NONE
+        self.metrics: Mapping[str, float] = NO_METRICS
         """The metrics of the latest validation or test. Written by the evaluation."""
         self.metrics_at = 0
         """The iteration that they are of."""
@@ -133,7 +133,7 @@ class RunState:
         self.epoch_ends = state["epoch_ends"]
         self.validation_due = state["validation_due"]
         self.validated = dict(state["validated"])
-        self.metrics = MetricDict({unmasked(name): value for name, value in state["metrics"].items()})
+        self.metrics = MetricDict({restore_masked(name): value for name, value in state["metrics"].items()})
         self.metrics_at = state["metrics_at"]
         self.samples, self.tokens = state.get("samples", 0), state.get("tokens", 0)
         if not self.iters_per_epoch:

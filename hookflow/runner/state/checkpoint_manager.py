@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.records import shortened
+from hookflow.events.records import shorten_text
 from hookflow.events.rundir import RunDir, short, sync_run
 from hookflow.hooks.checkpoint_files import state_key
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
-from hookflow.runner.checkpoint.shards import Shards, naming_unreadable
+from hookflow.runner.checkpoint.shards import Shards, name_unreadable
 from hookflow.runner.checkpoint.store import CheckpointStore, SavedCheckpoint
 from hookflow.runner.device.cuda import device_thread
 from hookflow.runner.distributed.parallel import full_state
@@ -35,16 +35,16 @@ from hookflow.runner.state.state_registry import StateScope
 from hookflow.runner.state.unsaved import UnsavedStateCheck
 from hookflow.text import masked
 
-GRACE = 5.0
+ABANDON_GRACE_SECONDS = 5.0
 """Seconds that a run which ends at once waits for the abandoned write."""
 
-HEARS = 1.0
+SIGNAL_CHECK_SECONDS = 1.0
 """Seconds between the waits for a write: Python handles a signal between them."""
 
 OF_RUN = ("id", "name", "base", "source", "overrides", "in_python", "hookflow", "version", "created")
 """The facts of `run.json` that a checkpoint has, too."""
 
-LAST = "last"
+LAST_NAME = "last"
 """The name of the latest checkpoint, beside its other names."""
 
 
@@ -76,7 +76,7 @@ class PendingCheckpoint:
     def result(self) -> SavedCheckpoint | NotSavedError:
         """Wait for the write and return its outcome."""
         while not self.outcome.done():
-            wait([self.outcome], HEARS)
+            wait([self.outcome], SIGNAL_CHECK_SECONDS)
         try:
             return self.outcome.result()
         except Exception as error:
@@ -245,12 +245,12 @@ class CheckpointManager:
                 keeps += [keep] if keep is not None else []
             self._keep = max(keeps, default=self._keep)
             moved = {name: it for name, it in requested.items() if it is not None}
-            names = [LAST, *(name for name in requested if name not in moved and name != LAST)]
+            names = [LAST_NAME, *(name for name in requested if name not in moved and name != LAST_NAME)]
             copied = self._copied()
             facts = self._facts(copied.state)
             self._saving = PendingCheckpoint(copied, names, facts, (time.perf_counter() - began) * 1e3)
             if self._mesh is not None:
-                aside = self._consensus.broadcast_object(self._store.aside(self._state.iter))
+                aside = self._consensus.broadcast_object(self._store.find_staging_path(self._state.iter))
                 group = self._context.parts.strategy.host_group
                 assert group is not None
                 write = partial(self._write_shards, self._saving, aside, group, moved)
@@ -263,7 +263,7 @@ class CheckpointManager:
         """Request a save of the end of the training, unless it is saved, or the run saves nothing."""
         wanted = self._keep is not None or self.saved_at is not None
         if wanted and self.saved_at != self._state.iter > 0:
-            self._requests.save([LAST])
+            self._requests.save([LAST_NAME])
 
     def report(self) -> None:
         """Wait for the checkpoint that is being written, if any, and report it."""
@@ -307,7 +307,7 @@ class CheckpointManager:
             if self._ranks.world > 1:
                 raise NotSavedError("that takes all ranks, and this one has raised")
             state = self._copied().state
-            facts = self._facts(state) | {"exception": shortened(masked(f"{type(error).__name__}: {error}"))}
+            facts = self._facts(state) | {"exception": shorten_text(masked(f"{type(error).__name__}: {error}"))}
             path = self._store.save_apart(state, facts, EXCEPTION).path
             text = f"the state after {type(error).__name__} was raised is in {path.relative_to(self._context.folder)}"
             if self._kept is not None:
@@ -326,7 +326,7 @@ class CheckpointManager:
         """Abandon the write, since the run ends at once. A checkpoint that was written nevertheless is recorded."""
         self._store.abandon()
         if self._saving is not None and self._saving.thread:
-            self._saving.thread.join(GRACE)
+            self._saving.thread.join(ABANDON_GRACE_SECONDS)
             if (
                 self._ranks.first
                 and self._saving.outcome.done()
@@ -362,7 +362,7 @@ class CheckpointManager:
             state = full_state(state, self._consensus, per_rank, by_item)
         copied = StateCopy(state)
         if self._writes:
-            with naming_unreadable(state):
+            with name_unreadable(state):
                 copied = self._copier.copy(state, kept=self._kept)
         self._engine.fire("after_copy_checkpoint")
         return copied
@@ -374,7 +374,7 @@ class CheckpointManager:
         """
         models = {state_key("model", name): model for name, model in self._context.parts.models.items()}
         training: dict[str, dict[str, dict[str, Any]]] = {}
-        for optimizer, of_models in self._context.optimizer_modes.evaluated_weights(models).items():
+        for optimizer, of_models in self._context.optimizer_modes.copy_evaluated_weights(models).items():
             training[optimizer] = {}
             for key, weights in of_models.items():
                 present = {name: value for name, value in weights.items() if name in state[key]}

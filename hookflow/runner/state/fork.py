@@ -19,16 +19,16 @@ from hookflow.errors import Problem, UserError, first_few
 from hookflow.events.rundir import Parent
 from hookflow.graph.plan import Plan, difference
 from hookflow.graph.slots import root
-from hookflow.hooks.checkpoint_files import lacks_optimizers, state_key
+from hookflow.hooks.checkpoint_files import is_without_optimizers, state_key
 from hookflow.hooks.rate_schedule import RateScheduleHook
 from hookflow.pipeline.by_epoch import recorded_lengths
 from hookflow.pipeline.components import OptimizerSection
-from hookflow.pipeline.load import key_of, trained_by
+from hookflow.pipeline.load import find_trained_model, key_of
 from hookflow.pipeline.schema import Pipeline
 from hookflow.runner.builder.components import RunComponents
-from hookflow.runner.builder.initial_weights import compare_weights, misfits_of
+from hookflow.runner.builder.initial_weights import compare_weights, find_misfits
 from hookflow.runner.data.batches import batch_size_in
-from hookflow.runner.data.lengths import each_source, is_mixed
+from hookflow.runner.data.lengths import is_mixed, iter_sources
 from hookflow.runner.model.selectors import param_groups
 
 State = dict[str, Any]
@@ -75,7 +75,7 @@ class ForkAdapter:
         """Return what the fork takes over. Raises UserError where the parameters are others than the parent's."""
         self._check_models(state)
         state = self._at_its_place(dict(state))
-        self._rates_changed |= lacks_optimizers(state)
+        self._rates_changed |= is_without_optimizers(state)
         self._replayed = self._schedules_to_replay(state["position"]["iter"])
         state["hooks"] = dict(self._hook_states(state["hooks"], state["position"]))
         for name, optimizer in self.parts.optimizers.items():
@@ -105,7 +105,7 @@ class ForkAdapter:
                 problems.append(Problem(f'{self.parent} has no model "{name}"', where))
                 continue
             wanted = model.state_dict()
-            problems += misfits_of(compare_weights(wanted, saved), wanted, saved, where)
+            problems += find_misfits(compare_weights(wanted, saved), wanted, saved, where)
         for name in before.keys() - self.parts.models.keys():
             problems.append(Problem(f'{self.parent} has a model "{name}", which this pipeline has not'))
         if problems:
@@ -231,7 +231,7 @@ class ForkAdapter:
             return {}
         if not any(key.startswith(IN_ANOTHER_MIX) for key in self._keys):
             return {"train": saved}
-        sources = dict(each_source(self.parts.data))
+        sources = dict(iter_sources(self.parts.data))
         taken = {}
         states = {}
         for name, batches in saved["taken"].items():
@@ -450,7 +450,7 @@ def _patterns(section: OptimizerSection) -> list[list[str]]:
 
 def _division(pipeline: Pipeline) -> dict[str, tuple[str | None, list[str] | None]]:
     """Return the model of each optimizer and the globs over its parameters."""
-    return {name: (trained_by(pipeline, name), each.parameters) for name, each in pipeline.optimizers.items()}
+    return {name: (find_trained_model(pipeline, name), each.parameters) for name, each in pipeline.optimizers.items()}
 
 
 def _names(state: Iterable[Any]) -> str:

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from hookflow.hooks.tensors import is_sharded, local
 from hookflow.runner.checkpoint.shards import mapped, sharded_as
 
-LARGE = 1 << 20
+LARGE_COPY_BYTES = 1 << 20
 """Bytes from which on the memory of a copy is locked by its size."""
 
 MAX_SPARE_COPIES = 2
@@ -149,8 +149,8 @@ def host_memory(like: Tensor) -> Tensor:
 
     Large memory is locked by its size: PyTorch's allocator of pinned memory rounds it up to a power of two.
     """
-    memory = torch.empty_like(like, device="cpu", pin_memory=like.is_cuda and like.nbytes < LARGE)
-    if like.is_cuda and like.nbytes >= LARGE:
+    memory = torch.empty_like(like, device="cpu", pin_memory=like.is_cuda and like.nbytes < LARGE_COPY_BYTES)
+    if like.is_cuda and like.nbytes >= LARGE_COPY_BYTES:
         cudart = torch.cuda.cudart()
         if int(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):  # it is locked another way, then
             _clear_cuda_error(like.device)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from hookflow.graph.plan import Plan
 from hookflow.hooks.checkpoint_files import state_key
-from hookflow.runner.checkpoint.shards import cloned, mapped
+from hookflow.runner.checkpoint.shards import clone_leaf, mapped
 from hookflow.runner.data.batches import call_before_each
-from hookflow.runner.data.lengths import each_source, is_mixed
+from hookflow.runner.data.lengths import is_mixed, iter_sources
 from hookflow.runner.data.source import Source
 from hookflow.runner.device.random_state import pack_random_state, raw_random_state
 from hookflow.runner.state.snapshot import RunSnapshot
@@ -136,7 +136,7 @@ class IterationStart:
         hooks = [(name, hook) for name, hook in parts.hooks.items() if name in self._hooks]
         recorded["hooks"] = {name: hook.state_dict() for name, hook in hooks if hasattr(hook, "state_dict")}
         recorded["data"] = self._train_data_state()
-        self._recorded = mapped(recorded, cloned)
+        self._recorded = mapped(recorded, clone_leaf)
         for buffers in self._buffers.values():
             buffers.copy()
         self._random = raw_random_state(parts.device)
@@ -177,7 +177,7 @@ def recording_rate(train: Source, plan: Plan, accumulate: int) -> RecordingRate:
     iteration, and a hook at `before_fetch` may then fire once more.
     """
     if is_mixed(train):
-        return _rate_of_several([source for _, source in each_source({"train": train})], plan, accumulate)
+        return _rate_of_several([source for _, source in iter_sources({"train": train})], plan, accumulate)
     has_loader = hasattr(train, "loader")
     loader = getattr(train, "loader", None)
     if has_loader and getattr(loader, "num_workers", 0) == 0:

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.hooks.checkpoint_files import lacks_optimizers, state_key
+from hookflow.hooks.checkpoint_files import is_without_optimizers, state_key
 from hookflow.hooks.tensors import local
-from hookflow.runner.checkpoint.shards import mapped, unreadable
-from hookflow.runner.data.batches import is_for_training, own_parts, split_of
-from hookflow.runner.data.lengths import changed_lengths, each_source
+from hookflow.runner.checkpoint.shards import find_unreadable, mapped
+from hookflow.runner.data.batches import is_for_training, list_own_parts, split_of
+from hookflow.runner.data.lengths import changed_lengths, iter_sources
 from hookflow.runner.distributed.parallel import local_state
 from hookflow.runner.iteration.context import RunContext
 from hookflow.runner.iteration.update import OptimizerUpdate
@@ -59,14 +59,14 @@ class RunSnapshot:
         self.context.engine.settle()
         owners: list[tuple[str, Any]] = [("task", self.parts.task)]
         owners += [(f"hooks.{name}", hook) for name, hook in self.parts.hooks.items()]
-        for split, source in each_source(self.parts.data):
+        for split, source in iter_sources(self.parts.data):
             if split_of(split) != "test" and hasattr(source, "state_dict"):
-                owners += [(f"data.{split}", part) for part in own_parts(source)]
+                owners += [(f"data.{split}", part) for part in list_own_parts(source)]
         for key, owner in owners:
             state: Any = None
             with suppress(Exception):  # it has none, or none before the first iteration
                 state = mapped(owner.state_dict(), _without_tensors)
-            wrong = unreadable(state)
+            wrong = find_unreadable(state)
             if wrong:
                 hint = "a checkpoint holds tensors, numbers, strings, lists and dicts"
                 raise UserError(Problem(f"{key}: state_dict(){wrong}", self.parts.place(f"{key}.use"), hint))
@@ -95,7 +95,7 @@ class RunSnapshot:
         if adapt is not None:
             state = adapt(state)
         skipped = []
-        if lacks_optimizers(state):
+        if is_without_optimizers(state):
             skipped += [state_key("optimizer", name) for name in self.parts.optimizers]
         if is_fork or not state["hooks"].keys() <= self.parts.hooks.keys():
             skipped.append("without_grad")  # the hook that froze them may be gone
@@ -106,7 +106,7 @@ class RunSnapshot:
         now = self.parts.ranks.world
         if before == now:
             return
-        sources = dict(each_source(self.parts.data))
+        sources = dict(iter_sources(self.parts.data))
         shared_out = [name for name in sources if is_for_training(name) and hasattr(sources[name], GLOBAL_SIZES)]
         if not is_fork and shared_out:
             message = f"a batch_sampler shares out whole batches, and those of {before} ranks are others"

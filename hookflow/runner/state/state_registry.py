@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from hookflow.errors import Problem, UserError
-from hookflow.runner.checkpoint.shards import cloned, mapped
+from hookflow.runner.checkpoint.shards import clone_leaf, mapped
 
 SAME_MODEL = (
     "model and optimizer must be those of the checkpoint once after_load_checkpoint has fired; else start a new run"
@@ -92,7 +92,7 @@ class StateRegistry:
             if name in self._parts and self._parts[name].is_large:
                 copied[name] = entry
             else:
-                copied[name] = mapped(entry, cloned)
+                copied[name] = mapped(entry, clone_leaf)
         return copied
 
     def restore(self, state: Mapping[str, Any], *, skipped: Collection[str] = ()) -> None:

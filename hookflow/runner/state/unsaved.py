@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_iter
 from hookflow.hooks.base import Hook
 from hookflow.hooks.tensors import local
 from hookflow.runner.builder.components import RunComponents
-from hookflow.runner.data.batches import has_own_state, own_parts
-from hookflow.runner.device.random_state import GENERATORS
+from hookflow.runner.data.batches import has_own_state, list_own_parts
+from hookflow.runner.device.random_state import GENERATOR_TYPES
 
 MAX_LEAVES = 10_000
 """The most values of an attribute at which it is looked."""
@@ -25,7 +25,7 @@ MAX_LEAVES = 10_000
 MAX_BYTES = 1 << 20
 """The bytes at the beginning of a tensor or an array that are compared."""
 
-LIBRARIES = ("hookflow.", "torchdata.")
+LIBRARY_PREFIXES = ("hookflow.", "torchdata.")
 """Begin the names of modules whose data sets and samplers have their state elsewhere."""
 
 Marks = dict[str, Hashable]
@@ -42,7 +42,7 @@ class UnsavedStateCheck:
 
     def __init__(self, parts: RunComponents, known: Iterable[Any]) -> None:
         self._owners = _owners_without_state(parts)
-        data = [part for source in parts.data.values() for part in own_parts(source)]
+        data = [part for source in parts.data.values() for part in list_own_parts(source)]
         self._known = {id(thing) for thing in (*known, *data, *self._owners.values())}
         self._before: dict[str, Marks] = {}
 
@@ -92,9 +92,9 @@ def _owners_without_state(parts: RunComponents) -> dict[str, Any]:
     """Return the task, the hooks and the data that the user has written and that save nothing, by their names."""
     owners: dict[str, Any] = {}
     for split, source in parts.data.items():
-        for part in own_parts(source):
+        for part in list_own_parts(source):
             for data in _with_wrapped(part):
-                is_own = not (type(data).__module__ or "").startswith(LIBRARIES)
+                is_own = not (type(data).__module__ or "").startswith(LIBRARY_PREFIXES)
                 if is_own and not has_own_state(part) and not has_own_state(data):
                     owners[f"data.{split} ({type(data).__name__})"] = data
     if not hasattr(parts.task, "state_dict"):
@@ -124,7 +124,7 @@ def _mark_of(value: Any) -> Hashable:
         return _mark_of_tensor(local(value.detach()))
     if isinstance(value, np.ndarray | np.generic):
         return _mark_of_array(np.asarray(value))
-    if isinstance(value, GENERATORS):
+    if isinstance(value, GENERATOR_TYPES):
         return _mark_of_generator(value)
     return None
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hookflow.errors import Where
 from hookflow.graph.order import PlanRequests, compile_plan
 from hookflow.graph.plan import DeclaredBinding, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
-from hookflow.graph.points import POINTS as ALL
+from hookflow.graph.points import DEFAULT_POINTS as ALL
 from hookflow.graph.points import Point, Points
 from hookflow.pipeline.condition import Condition
 

@@ -15,7 +15,7 @@ from hookflow.graph.plan import Plan
 from hookflow.graph.render.html import as_html
 from hookflow.graph.render.svg import as_svg
 from hookflow.graph.render.svg_layout import MARGIN, NAME_CELL, NOTE_CELL, TITLE_CELL, PictureLayout
-from hookflow.graph.render.text import marks, place_of, slots
+from hookflow.graph.render.text import format_edge_place, list_marks, list_slots
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, plan, plans, wide
 from tests.support.golden_files import check_golden
 
@@ -73,12 +73,12 @@ def test_the_picture_and_the_page_have_every_firing_and_every_edge(drawn: Plan) 
     boxes = [group.get("data-hook") for group in root.iter(f"{SVG}g") if group.get("class") == "hook"]
     assert boxes == [binding.hook for binding in drawn.bindings]
     for binding, text in zip(drawn.bindings, said(root, "hook"), strict=True):
-        assert all(mark in text for mark in (*marks(drawn, binding), *slots(binding)))
-    ends = sorted(f"{edge.first} before {edge.then} ({place_of(edge)})" for edge in drawn.edges)
+        assert all(mark in text for mark in (*list_marks(drawn, binding), *list_slots(binding)))
+    ends = sorted(f"{edge.first} before {edge.then} ({format_edge_place(edge)})" for edge in drawn.edges)
     assert sorted(re.sub(r":.* \(", " (", title) for title in said(root, "edge")) == ends
     rows = [tuple(td.text or "" for td in row.iter("td")) for row in page.iter("tr")]
     assert {(binding.point, binding.hook) for binding in drawn.bindings} <= {row[:2] for row in rows}
-    assert {(edge.point, edge.first, edge.then, place_of(edge)) for edge in drawn.edges} <= {
+    assert {(edge.point, edge.first, edge.then, format_edge_place(edge)) for edge in drawn.edges} <= {
         (*row[:3], row[4]) for row in rows if len(row) > 4
     }
     check(drawn)

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 
 from hookflow.graph.filters import PlanFilter
 from hookflow.graph.plan import Binding, Half, Plan, Trigger
-from hookflow.graph.render.loop import rows
+from hookflow.graph.render.loop import make_rows
 from hookflow.graph.render.svg import as_svg
-from hookflow.graph.render.text import as_dot, as_mermaid, as_text, gutter, marks, place_of, rails
+from hookflow.graph.render.text import (
+    as_dot,
+    as_mermaid,
+    as_text,
+    draw_gutter,
+    draw_rails,
+    format_edge_place,
+    list_marks,
+)
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from tests.conftest import TOY
@@ -69,9 +77,9 @@ def test_every_firing_and_edge_is_told_in_order_and_none_is_wider_than_the_page(
     for binding in drawn.bindings:
         assert any(re.search(rf"(^|[ ▶]){binding.hook}\b", line) for line in rest), binding
     said = re.sub(r"[\s│╭╰]+", " ", " ".join(lines))
-    assert all(mark in said for binding in drawn.bindings for mark in marks(drawn, binding))
+    assert all(mark in said for binding in drawn.bindings for mark in list_marks(drawn, binding))
     for edge in drawn.edges:
-        assert re.search(rf"after [^()]*\b{edge.first}\b[^()]* \({re.escape(place_of(edge))}\)", said), edge
+        assert re.search(rf"after [^()]*\b{edge.first}\b[^()]* \({re.escape(format_edge_place(edge))}\)", said), edge
 
 
 def closure(links: set[tuple[int, int]]) -> set[tuple[int, int]]:
@@ -83,7 +91,7 @@ def closure(links: set[tuple[int, int]]) -> set[tuple[int, int]]:
 
 @given(st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] < pair[1])))
 def test_the_gutter_can_be_read_back_and_says_what_the_edges_say(links: set[tuple[int, int]]) -> None:
-    rows = gutter(8, links)
+    rows = draw_gutter(8, links)
     assert len({len(row) for row in rows}) == 1
     opened: dict[int, int] = {}
     result = set()
@@ -110,7 +118,7 @@ def test_a_rail_joins_the_halves_of_an_around_in_a_free_column(firings: str, lim
         Binding(name[0], "somewhere", "around", halves[name[1:]], (), Trigger(), "normal", id=k)
         for k, name in enumerate(firings.split())
     ]
-    assert rails(bindings, limit) == drawn
+    assert draw_rails(bindings, limit) == drawn
 
 
 def offloaded() -> Plan:
@@ -125,7 +133,7 @@ def test_the_thread_of_an_offloaded_hook_is_drawn_until_the_run_waits_for_it() -
     points = ("after_backward", "before_optimizer_step", "after_optimizer_step", "after_train_iter")
     check_golden("drawings/offloaded.txt", as_text(PlanFilter(points).apply(offloaded())) + "\n")
     whole = offloaded()
-    joined = next(row for row in rows(whole) if row.name == "before_val" and row.binding)
+    joined = next(row for row in make_rows(whole) if row.name == "before_val" and row.binding)
     assert joined.rail.startswith("┗"), "a validation waits for what has been fired"
     picture = as_svg(offloaded())
     assert picture.count('style="stroke-width: 3"') == 2
