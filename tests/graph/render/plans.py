@@ -60,7 +60,11 @@ def plan(*nodes: Node, points: Points = ALL, name: str = "p", shuffle: int | Non
 
 
 HOSTILE_CONDITION = Condition(
-    "loss > 1 and name != \"<&\\n`#quot;`>\" or 損失 < 'π' and tab\t== 1", frozenset(), frozenset(), (), lambda look: True
+    "loss > 1 and name != \"<&\\n`#quot;`>\" or 損失 < 'π' and tab\t== 1",
+    frozenset(),
+    frozenset(),
+    (),
+    lambda look: True,
 )
 
 EXAMPLE = plan(
