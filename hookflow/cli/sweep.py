@@ -32,9 +32,9 @@ TARGET_HELP = "A pipeline file with [sweep]; or a sweep that has begun: its id i
 
 
 def sweep(
-    target: Annotated[Path, options.argument("TARGET_HELP|SWEEP", TARGET_HELP, options.complete_files_and_runs)],
+    target: Annotated[Path, options.argument("FILE|SWEEP", TARGET_HELP, options.complete_files_and_runs)],
     set_: options.Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest sweep of TARGET_HELP.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest sweep of FILE.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Trials side by side.")] = None,
     trial: Annotated[int | None, typer.Option(min=0, metavar="K", help="Only trial K, counted from 0.")] = None,
     in_process: Annotated[bool, typer.Option("--in-process", help=IN_PROCESS)] = False,

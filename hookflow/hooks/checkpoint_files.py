@@ -196,7 +196,7 @@ def check_plan(plan: "LoadPlan", tensors: "Mapping[str, Tensor]") -> None:
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """Reads a METADATA_FILE, and nothing but the classes that it consists of."""
+    """Reads a metadata file (`METADATA_FILE`), and nothing but the classes that it consists of."""
 
     def find_class(self, module: str, name: str) -> Any:
         import torch
@@ -218,4 +218,4 @@ ALLOWED_CLASSES = {
     "torch": {"Size"},
     "pathlib": {"PosixPath"},
 }
-"""The classes in a METADATA_FILE, by module; beside them there are dtypes."""
+"""The classes in a metadata file, by module; beside them there are dtypes."""
