@@ -269,7 +269,10 @@ class RunDir:
         """Return how a process without an end record ended, by its exit code; a signal's number is negative."""
         if code >= 0:
             trouble = self.trouble()
-            return f"exited with code {code} and no end record" + f": {trouble}" * bool(trouble)
+            how = f"exited with code {code} and no end record"
+            if trouble:
+                return f"{how}: {trouble}"
+            return how
         killed = f"killed by {signal_name(-code)}"
         limit = find_processor_limit()
         if code == -signal.SIGXCPU:

@@ -376,9 +376,10 @@ class Plan:
         for edge in self.edges:
             if edge.first_id in graph:
                 _add_edge(graph, edge, kept=True, reason=KEPT_BECAUSE[edge.kind])
-        for each in self.dropped_edges if dropped else ():
-            if each.edge.first_id in graph:
-                _add_edge(graph, each.edge, kept=False, reason=each.reason, against=each.against)
+        if dropped:
+            for each in self.dropped_edges:
+                if each.edge.first_id in graph:
+                    _add_edge(graph, each.edge, kept=False, reason=each.reason, against=each.against)
         return graph
 
     @cached_property

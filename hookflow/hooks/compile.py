@@ -259,7 +259,9 @@ def _iter_obstacles(
         for use in find_uses(
             sources[binding.method], TRAINING_ATTRIBUTES if copied else TRAINING_ATTRIBUTES | {"model", "models"}
         ):
-            undeclared = ", and does not declare that it reads model" * (use.name in OFFERED_ATTRIBUTES)
+            undeclared = ""
+            if use.name in OFFERED_ATTRIBUTES:
+                undeclared = ", and does not declare that it reads model"
             yield f"it uses run.{use.name} ({in_words(use.where)}){undeclared}"
         for name, place in find_collectives(sources[binding.method]):
             yield f"it calls {name} ({in_words(place)}), which belongs to the training thread"
@@ -288,10 +290,11 @@ def _list_replaced_defaults(declared: Mapping[str, HookNode], hooks: _HookFinder
     """Return the default hooks that give way: another hook's class is theirs, or derived from it."""
     defaults = {name: hooks.find(hook.use, None) for name, hook in declared.items() if hook.default}
     others: list[Callable[..., Any]] = []
-    for hook in declared.values() if defaults else ():
-        if hook.enabled and not hook.default:
-            with suppress(UserError):  # which the turn of that hook reports
-                others.append(hooks.find(hook.use, None))
+    if defaults:
+        for hook in declared.values():
+            if hook.enabled and not hook.default:
+                with suppress(UserError):  # which the turn of that hook reports
+                    others.append(hooks.find(hook.use, None))
     classes = tuple(other for other in others if issubclass(type(other), type))  # whose looks may raise
     return [name for name, kind in defaults.items() if any(issubclass(item, kind) for item in classes)]  # type: ignore[arg-type]
 

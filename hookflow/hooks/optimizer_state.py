@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookflow.hooks.tensors import make_tree_key
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 
 Path = tuple[Any, ...]
 """Where a tensor is in the state of an optimizer: the number of its parameter, counted over all groups, then keys."""
+
+
+def list_group_entries(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return the parameters of an optimizer's groups in their order; of a saved optimizer, their numbers."""
+    entries = []
+    for group in groups:
+        entries += group["params"]
+    return entries
 
 
 def load_optimizer_state(
@@ -76,7 +84,7 @@ class _StateLoader:
 
     def _put_back(self, optimizer: Optimizer) -> None:
         saved = self._taken["state"]
-        numbers = [number for group in self._taken["param_groups"] for number in group["params"]]
+        numbers = list_group_entries(self._taken["param_groups"])
         groups = [(group, parameter) for group in optimizer.param_groups for parameter in group["params"]]
         for index, (number, (group, parameter)) in enumerate(zip(numbers, groups, strict=True)):
             if number in saved and parameter in optimizer.state:
@@ -158,7 +166,7 @@ class _StateEntries:
 
 def host_tensors_of(optimizer: Optimizer) -> list[Path]:
     """Return the places of tensors in the host's memory that belong to parameters on an accelerator."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = list_group_entries(optimizer.param_groups)
     result = []
     state = getattr(optimizer, "state", {})  # a wrapper may have none
     for index, parameter in enumerate(parameters):

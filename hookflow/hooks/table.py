@@ -429,7 +429,9 @@ class HookTable:
     def _without_effect(self, bound: Sequence[DeclaredBinding]) -> Iterator[Problem]:
         """Yield each key of the whole hook that holds at none of its points."""
         points = [self.points[item.point] for item in bound]
-        for field in ("every", "from_", "until", "when", "once", *PICK_KEYS) if bound else ():
+        if not bound:
+            return
+        for field in ("every", "from_", "until", "when", "once", *PICK_KEYS):
             why = ""
             hint = f"it is at {', '.join(dict.fromkeys(point.name for point in points))}"
             key = field.rstrip("_")

@@ -171,7 +171,9 @@ def no_match(glob: str, names: Collection[str], what: str) -> tuple[str, str] | 
     """Return that a glob matches none of these names of `what`, and a hint at what may be meant; None if it does."""
     if any(fnmatchcase(name, glob) for name in names):
         return None
-    there = ", ".join(filter(None, [*names][:8])) + ", …" * (len(names) > 8)
+    there = ", ".join(filter(None, [*names][:8]))
+    if len(names) > 8:
+        there += ", …"
     hint = nearest(glob, names) or f"there are {there or 'none but the network itself'}"
     return f'no {what} matches "{glob}"', hint
 

@@ -159,12 +159,13 @@ def _find_returned_value(source: Source | None) -> Where | None:
     """Return where a method of the user's returns a value, other than what a call on the run gives."""
     if source is None or (source.function.__module__ or "").startswith("hookflow."):
         return None
-    for node in _iter_own_nodes(tree) if (tree := _tree(source.function)) else ():
-        match node:
-            case ast.Return(value=None | ast.Constant() | ast.Call(func=ast.Attribute(value=ast.Name(id="run")))):
-                pass
-            case ast.Return(value=ast.expr() as value) if not _is_none(value, source):
-                return source.where(value)
+    if tree := _tree(source.function):
+        for node in _iter_own_nodes(tree):
+            match node:
+                case ast.Return(value=None | ast.Constant() | ast.Call(func=ast.Attribute(value=ast.Name(id="run")))):
+                    pass
+                case ast.Return(value=ast.expr() as value) if not _is_none(value, source):
+                    return source.where(value)
     return None
 
 
@@ -821,12 +822,14 @@ def _is_declared(*slots: tuple[str, ...]) -> bool:
 
 def _iter_slots_read(source: Source | None, reader: Binding) -> Iterator[Read]:
     result: dict[str, Read] = {}
-    for use in find_uses(source, ATTRIBUTE_SLOTS) if "run" in reader.takes else ():
-        for slot in ATTRIBUTE_SLOTS[use.name]:
-            result.setdefault(slot, (slot, f"run.{use.name}", use.where))
+    if "run" in reader.takes:
+        for use in find_uses(source, ATTRIBUTE_SLOTS):
+            for slot in ATTRIBUTE_SLOTS[use.name]:
+                result.setdefault(slot, (slot, f"run.{use.name}", use.where))
     for argument in KEYED_ARGUMENTS:
-        for key, where in keys_read(source, argument) if argument in reader.takes else ():
-            result.setdefault(f"{argument}.{key}", (f"{argument}.{key}", f'{argument}["{key}"]', where))
+        if argument in reader.takes:
+            for key, where in keys_read(source, argument):
+                result.setdefault(f"{argument}.{key}", (f"{argument}.{key}", f'{argument}["{key}"]', where))
     if "batch" in reader.takes:
         result["batch"] = ("batch", "batch", None)
     yield from result.values()

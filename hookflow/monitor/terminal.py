@@ -61,7 +61,9 @@ def make_announcement(run: RunDir, health: Health) -> str:
 def _wrap_for_tmux(sequence: str) -> str:
     """Return a sequence, within tmux also as one that tmux hands on to its terminal if `allow-passthrough` is set."""
     wrapped = sequence.replace("\x1b", "\x1b\x1b")
-    return sequence + f"\x1bPtmux;{wrapped}\x1b\\" * ("TMUX" in os.environ)
+    if "TMUX" in os.environ:
+        return f"{sequence}\x1bPtmux;{wrapped}\x1b\\"
+    return sequence
 
 
 class DashboardResult(StrEnum):

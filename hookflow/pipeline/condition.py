@@ -155,10 +155,11 @@ def parse_condition(text: str, *, strings: bool = False) -> Condition:
     doubt: tuple[str, str] | tuple[()] = ()
     if not reader.names | reader.bare:
         doubt = f"{'always' if truth(lambda name: None) else 'never'} holds", "the condition is constant"
-    for name in sorted(reader.bare) if not strings else ():
-        fact = name.lower().removeprefix("run.")
-        if fact in RUN_FACTS and fact != name:
-            doubt = f'names a scalar called "{name}"', f'did you mean "{fact}"?'
+    if not strings:
+        for name in sorted(reader.bare):
+            fact = name.lower().removeprefix("run.")
+            if fact in RUN_FACTS and fact != name:
+                doubt = f'names a scalar called "{name}"', f'did you mean "{fact}"?'
     facts = reader.bare.intersection(RUN_FACTS)
     return Condition(text, frozenset(reader.names), frozenset(facts), doubt, truth)
 

@@ -374,7 +374,9 @@ def locate(use: str, base: Path, where: Where | None, registered: Mapping[str, s
     file = base / module
     if module.endswith(".py") and not os.path.isfile(file):  # noqa: PTH113  # for a Path, some names raise
         hint = nearest(file.name, [other.name for other in file.parent.glob("*.py")])
-        there = f" ({file.absolute()})" * (module != str(file))
+        there = ""
+        if module != str(file):
+            there = f" ({file.absolute()})"
         raise UserError(Problem(f'there is no file "{module}"{there}', where, hint))
     return module, name
 

@@ -108,10 +108,11 @@ class Freeze(Hook):
             self.suspended = []
             return
         self._drop()
-        for name in frozen_norms(model, self.params) if self.norms else ():
-            if modules[name].training:
-                modules[name].eval()
-                self.suspended.append(name)
+        if self.norms:
+            for name in frozen_norms(model, self.params):
+                if modules[name].training:
+                    modules[name].eval()
+                    self.suspended.append(name)
 
     def _drop(self) -> None:
         for parameter in self.chosen:

@@ -222,8 +222,9 @@ class ParamSchedule(Hook):
     def before_train(self, run: Run) -> None:
         settings = {"momentum": self.momentum, "weight_decay": self.weight_decay}
         self.schedules = {name: at_iterations(name, values, run) for name, values in settings.items() if values}
-        for _, group in self._groups(run) if self.weight_decay else ():
-            group.setdefault("initial_weight_decay", group["weight_decay"])  # after a checkpoint has been loaded
+        if self.weight_decay:
+            for _, group in self._groups(run):
+                group.setdefault("initial_weight_decay", group["weight_decay"])  # after a checkpoint has been loaded
 
     def before_train_iter(self, run: Run) -> None:
         now = {name: value_at(run.iter, places, self.shape) for name, places in self.schedules.items()}

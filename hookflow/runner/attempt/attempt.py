@@ -222,8 +222,9 @@ class TrainingAttempt:
         else:
             saved = self._consensus.broadcast_object(own)
         checkpoint, passed_over = find_newest_good(saved, self._load)
-        for line in passed_over if self._ranks.first else ():
-            self._say(line, "warn")
+        if self._ranks.first:
+            for line in passed_over:
+                self._say(line, "warn")
         if checkpoint or not forked:
             return AttemptOrigin(checkpoint, None)
         start = find_parent_checkpoint(self._run_dir, forked)
@@ -290,7 +291,9 @@ class TrainingAttempt:
         return ForkAdapter(origin.parent, origin.before, (self._loaded.public, self._plan), parts, self._say)
 
     def _report_warnings(self) -> None:
-        for problem in self._plan.warnings if self._ranks.first else ():
+        if not self._ranks.first:
+            return
+        for problem in self._plan.warnings:
             place = ""
             if problem.where:
                 place = f"{problem.where.at_line}: "

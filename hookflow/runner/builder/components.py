@@ -186,10 +186,16 @@ class RunComponents:
             changes = [f"{examples:,} after {format_count(epoch, 'epoch')}" for epoch, examples in later]
             return f"examples of an optimizer step: {', '.join([f'{first[1]:,}', *changes])}"
         step = info["batch_size"] * accumulate
-        factors = f" × accumulate {accumulate} = {step:,}" * (accumulate > 1)
-        shared = f", {step / world:g} on each of {world} {together}" * (world > 1)
+        factors = ""
+        if accumulate > 1:
+            factors = f" × accumulate {accumulate} = {step:,}"
+        shared = ""
+        if world > 1:
+            shared = f", {step / world:g} on each of {world} {together}"
         rest = min(info["examples"], info["batch_size"] * self.batches_by_epoch.at(0)) % step
-        last = f"; the last of an epoch has {rest:,}" * bool(rest)
+        last = ""
+        if rest:
+            last = f"; the last of an epoch has {rest:,}"
         return f"examples of an optimizer step: {info['batch_size']:,}{factors}{shared}{last}"
 
     @property

@@ -257,8 +257,9 @@ class CheckpointStore:
         free = {name for name in then if name in now or not (self.folder / name).exists()}
         self._link({name: then[name] for name in free if now.get(name) != self.folder / then[name]})
         every = self.all()
-        for later in every[: every.index(path)] if forget else ():
-            remove_checkpoint(later)
+        if forget:
+            for later in every[: every.index(path)]:
+                remove_checkpoint(later)
         if forget:
             self._remove_unnamed()
 

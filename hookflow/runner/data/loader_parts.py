@@ -61,7 +61,7 @@ class LoaderParts:
         """The workers, as a note in the description of the data."""
         workers = self.section.workers
         if workers:
-            return f"fetched by {workers} worker{'s' * (workers > 1)}"
+            return f"fetched by {format_count(workers, 'worker')}"
         return ""
 
     def batches_of(self, data: Any) -> "BatchSampler | GivenBatches":
@@ -501,7 +501,9 @@ class GivenBatches:
         world = self.world
         count = ceil(len(batches) / self.world)
         if count < len(self) <= self.available or (count > len(self) and self._taken is None):
-            each = " for each rank" * (world > 1)
+            each = ""
+            if world > 1:
+                each = " for each rank"
             message = f"the batch_sampler gave {self.available} batches{each} in epoch 0, and {count} in epoch {epoch}"
             hint = "every epoch must have as many; or let `batches` be as many as the shortest has"
             raise UserError(Problem(message, self.drawn.where, hint))

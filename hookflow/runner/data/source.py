@@ -371,7 +371,10 @@ DATA_NAMES = {"train": "training", "val": "validation", "test": "test"}
 def called(split: str) -> str:
     """Return what messages call a source: "the validation data", "the validation data ood"."""
     name, _, own = split.partition(".")
-    return f"the {DATA_NAMES[name]} data{f' {own}' * bool(own)}"
+    data = f"the {DATA_NAMES[name]} data"
+    if own:
+        return f"{data} {own}"
+    return data
 
 
 def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., None]) -> dict[str, Source]:
@@ -398,7 +401,9 @@ def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., Non
         result["train"] = same = RepeatedSource(data["train"], batches, "run.overfit", run.seed)
         validation = sets_of("val", data)
         result |= dict.fromkeys(validation, same)
-        validates = " and validates" * bool(validation)
+        validates = ""
+        if validation:
+            validates = " and validates"
         made = _order_when_repeated(pipeline.data)
         say(
             f"run.overfit: trains{validates} on the same {len(same)} of {num_batches} batches in each epoch, {made}",

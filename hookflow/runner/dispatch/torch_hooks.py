@@ -292,11 +292,12 @@ Handles = Iterator[RemovableHandle]
 def register_hooks(parts: RunComponents, engine: DispatchEngine, state: RunState, undoing: ExitStack) -> None:
     """Register them in the plan's order; `undoing` takes them off."""
     for point in engine.plan.points:
-        for firing in engine.firings(point.name) if point.kind in _REGISTER_BY_KIND else ():
-            if point.kind != "state":
-                firing.ask_once_per_iteration(state)
-            for handle in _REGISTER_BY_KIND[point.kind](firing, parts, engine.dispatcher, state):
-                undoing.callback(handle.remove)
+        if point.kind in _REGISTER_BY_KIND:
+            for firing in engine.firings(point.name):
+                if point.kind != "state":
+                    firing.ask_once_per_iteration(state)
+                for handle in _REGISTER_BY_KIND[point.kind](firing, parts, engine.dispatcher, state):
+                    undoing.callback(handle.remove)
 
 
 def _make_caller(

@@ -82,14 +82,15 @@ class RankAgent:
 
         One at a time, since a process does not notice the same signal twice before it has handled it.
         """
-        for rank in psutil.Process().children() if self._asked else ():
-            provided, since = self._given.get(rank.pid, (0, 0.0))
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if provided < len(self._asked):
-                    rank.send_signal(self._asked[provided])
-                    self._given[rank.pid] = provided + 1, time.monotonic()
-                elif provided > 1 and time.monotonic() - since > STOP_GRACE_SECONDS:
-                    rank.kill()
+        if self._asked:
+            for rank in psutil.Process().children():
+                provided, since = self._given.get(rank.pid, (0, 0.0))
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if provided < len(self._asked):
+                        rank.send_signal(self._asked[provided])
+                        self._given[rank.pid] = provided + 1, time.monotonic()
+                    elif provided > 1 and time.monotonic() - since > STOP_GRACE_SECONDS:
+                        rank.kill()
 
     def _launch(self) -> StopReason:
         """Launch the ranks until they end as they should, or no restart is left, and return how that was."""

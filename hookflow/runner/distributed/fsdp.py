@@ -144,8 +144,9 @@ class FSDPStrategy(SeveralRanksStrategy):
         # By default the outermost module stays gathered after its forward pass. Changes of a hook to its weights then
         # is lost, and what it changes in their shards is not seen by the next forward pass.
         shard = partial(fully_shard, mesh=mesh, reshard_after_forward=True)
-        for norm in norms if half else ():
-            shard(norm)
+        if half:
+            for norm in norms:
+                shard(norm)
         for module in [*reversed(units), *self._models]:  # what lies within another one goes first
             if not half or module not in norms:
                 shard(module, mp_policy=policy)

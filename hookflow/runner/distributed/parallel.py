@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hookflow.errors import Locate, Problem, UserError
-from hookflow.hooks.optimizer_state import Path, load_optimizer_state
+from hookflow.hooks.optimizer_state import Path, list_group_entries, load_optimizer_state
 from hookflow.hooks.tensors import group_by_dtype, is_sharded, make_shard_like, on_device
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.shards import mapped, without_contents
@@ -287,7 +287,7 @@ def load_optimizer(
 
     Raises ValueError as `load_state_dict` does.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = list_group_entries(optimizer.param_groups)
     if any(map(is_sharded, parameters)):
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         entries = dict(state["state"])

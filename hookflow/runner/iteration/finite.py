@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from hookflow.errors import DiagnosisError
 from hookflow.graph.plan import Plan
+from hookflow.hooks.optimizer_state import list_group_entries
 from hookflow.hooks.tensors import Weight, group_by_dtype, local, sum_dtype
 from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.process.state import RunState
@@ -269,8 +270,10 @@ class StepGuard:
         else:
             owner = f" of {', '.join(names)}"
         skipped = f"{self._in_a_row[names]} steps in a row{owner} were skipped, the last in iteration {it}"
-        values = (p for name in names for group in self._optimizers[name].param_groups for p in group["params"])
-        broken = not all(bool(local(value.detach()).isfinite().all()) for value in values)
+        weights = []
+        for name in names:
+            weights += list_group_entries(self._optimizers[name].param_groups)
+        broken = not all(bool(local(weight.detach()).isfinite().all()) for weight in weights)
         cause = "the loss or a gradient is not finite in each"
         if broken:
             cause = "the weights are not finite"

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.graph.slots import root
+from hookflow.hooks.optimizer_state import list_group_entries
 from hookflow.hooks.run import BEFORE_THE_STEP
 from hookflow.hooks.tensors import Weight, compute_ratio, is_one, is_sharded, is_zero, local, on_device
 from hookflow.runner.device.precision import is_recording_graphs
@@ -457,7 +458,8 @@ class OptimizerUpdate:
             yield f"an optimizer still trains {first_few(orphaned)}, which the network no longer has; {ADD_GROUP}"
 
     def _parameters(self, names: Iterable[str]) -> Iterator[Tensor]:
-        return (p for name in names for group in self._optimizers[name].param_groups for p in group["params"])
+        for name in names:
+            yield from list_group_entries(self._optimizers[name].param_groups)
 
     def state_dict(self) -> dict[str, list[Tensor | None]]:
         """Return the gradients that no step has used yet, by optimizer: a task that steps by itself may leave some."""

@@ -191,26 +191,30 @@ class BudgetController:
         spent: Counter[int] = Counter()
         for each in self._samples:
             spent.update(each.by_binding)
-        for name, budget in self._limits.items() if ns and spent else ():
-            bindings = [
-                b.id for b in self._plan.bindings if name == ALL_HOOKS or (b.hook == name and not self._is_skipping(b))
-            ]
-            own = Counter({id_: spent[id_] for id_ in bindings})
+        if not ns or not spent:
+            return
+        for name, budget in self._limits.items():
+            own = Counter({id_: spent[id_] for id_ in self._list_bindings_of(name)})
             used = own.total() / budget.ns(iters, ns)
             if used > 1 and name not in self._over:
                 costliest = self._plan.bindings[own.most_common(1)[0][0]]
-                who = "all hooks together"
-                if name:
-                    who = f'hook "{name}"'
+                who = f'hook "{name}"'
+                at = f"at {costliest.point}"
                 if name == ALL_HOOKS:
+                    who = "all hooks together"
                     at = f"{costliest.hook} at {costliest.point}"
-                else:
-                    at = f"at {costliest.point}"
-                share = f"{format_percent(own.total() / ns)} % of the iterations, {duration(own.total() / iters)} each"
-                yield f"{who}: {share}, and the budget is {budget}; most of it {at}"
+                share = format_percent(own.total() / ns)
+                took = f"{share} % of the iterations, {duration(own.total() / iters)} each"
+                yield f"{who}: {took}, and the budget is {budget}; most of it {at}"
                 self._over.add(name)
             elif used < CALM_SHARE:
                 self._over.discard(name)
+
+    def _list_bindings_of(self, name: str) -> list[int]:
+        """Return the bindings whose time counts for a budget: those of a hook, or of all hooks."""
+        if name == ALL_HOOKS:
+            return [each.id for each in self._plan.bindings]
+        return [each.id for each in self._plan.bindings if each.hook == name and not self._is_skipping(each)]
 
     def _is_skipping(self, binding: Binding) -> bool:
         """Return whether a binding skips firings for its cost: it is warned of where it can skip no more."""

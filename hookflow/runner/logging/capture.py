@@ -143,19 +143,20 @@ class TraceCapture:
         """Yield begin, end, name and category of each iteration and phase, and of what lies between iterations."""
         before = start = self._began
         left = self.iters
-        for now, spent_on in np.concatenate(self._marks).tolist() if self._marks else ():
-            if spent_on < HOOKS:
-                yield before, now, PHASES[int(spent_on)], "phase"
-            elif spent_on == ITERATION_SLOT:
-                yield start, now, "iteration", "iteration"
-                left -= 1
-            if spent_on > NOBODY:
-                yield before, now, OUTSIDE_KINDS[int(spent_on - NOBODY)], "outside"
-            if spent_on >= ITERATION_SLOT:
-                start = now
-            before = now
-            if not left:
-                return
+        if self._marks:
+            for now, spent_on in np.concatenate(self._marks).tolist():
+                if spent_on < HOOKS:
+                    yield before, now, PHASES[int(spent_on)], "phase"
+                elif spent_on == ITERATION_SLOT:
+                    yield start, now, "iteration", "iteration"
+                    left -= 1
+                if spent_on > NOBODY:
+                    yield before, now, OUTSIDE_KINDS[int(spent_on - NOBODY)], "outside"
+                if spent_on >= ITERATION_SLOT:
+                    start = now
+                before = now
+                if not left:
+                    return
 
     def _iter_firings(self) -> Iterator[tuple[float, float, str, str]]:
         """Yield the same of each firing: one that has called others lasts until they are over."""

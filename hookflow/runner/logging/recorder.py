@@ -256,8 +256,9 @@ class EventRecorder:
         due = 0.0
         while not self._closing.wait(POLL_PERIOD_SECONDS):
             passed_over = self._commands.passed_over
-            for command in self._commands.read() if self._ranks.first else ():  # it receives the commands of all
-                self._on_command(command)
+            if self._ranks.first:  # it receives the commands of all
+                for command in self._commands.read():
+                    self._on_command(command)
             if self._commands.passed_over > passed_over:
                 self.say("the command log has a line that is no command; it is passed over", "warn")
             self._check_clock()
@@ -319,9 +320,10 @@ class EventRecorder:
 
     def _collect_news(self, framed: bool) -> list[Record]:
         """Return a record for everything since the last time, in the order in which it came."""
-        for work in [*self._works] if framed else ():
-            if work.has_moved():
-                self._put_progress(work)
+        if framed:
+            for work in [*self._works]:
+                if work.has_moved():
+                    self._put_progress(work)
         frame = []
         if framed and self._timing and self._progress:
             frame = [self._frame(self._timing, self._progress)]

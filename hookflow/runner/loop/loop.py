@@ -279,8 +279,9 @@ class TrainingLoop:
             self._validate(state.validation_due)
             self._safe_point(wait=True)
         try:
-            for schedule in self.schedules.values() if self.context.parts.ranks.first else ():  # the others learn of it
-                schedule.start()
+            if self.context.parts.ranks.first:  # the others learn of it
+                for schedule in self.schedules.values():
+                    schedule.start()
             while safe_point.stop is None and (state.epoch_is_over or not state.finished):
                 self._epoch()
         finally:

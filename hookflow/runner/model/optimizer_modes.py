@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from hookflow.events.records import Level
 from hookflow.hooks.capabilities import HookCapabilities
+from hookflow.hooks.optimizer_state import list_group_entries
 from hookflow.hooks.tensors import local
 
 
@@ -79,7 +80,7 @@ class OptimizerModes:
         result = {}
         with self.evaluating():
             for name, optimizer in self.optimizers.items():
-                own = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+                own = set(list_group_entries(optimizer.param_groups))
                 result[name] = {key: _copy_parameters(model, own) for key, model in models.items()}
         return result
 

@@ -20,6 +20,7 @@ from hookflow.events.rundir import Parent
 from hookflow.graph.plan import Plan, difference
 from hookflow.graph.slots import root
 from hookflow.hooks.checkpoint_files import is_without_optimizers, state_key
+from hookflow.hooks.optimizer_state import list_group_entries
 from hookflow.hooks.rate_schedule import RateScheduleHook
 from hookflow.pipeline.by_epoch import recorded_lengths
 from hookflow.pipeline.components import OptimizerSection
@@ -328,8 +329,8 @@ class ForkAdapter:
 
         # parameters as they were numbered in the checkpoint, and as they are numbered now
         flat_then = [parameter for group in groups for parameter in group]
-        flat_now = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        numbers_then = [number for group in saved_groups for number in group["params"]]
+        flat_now = list_group_entries(optimizer.param_groups)
+        numbers_then = list_group_entries(saved_groups)
         number_of = dict(zip(flat_then, numbers_then, strict=True))
         moved = {k: kept[number_of[p]] for k, p in enumerate(flat_now) if number_of[p] in kept}
         settings = self._group_settings(name, optimizer, groups, saved_groups, has_state=bool(moved))
