@@ -273,7 +273,7 @@ ASCII_SUBSTITUTES: Mapping[str, str] = {
     **dict(zip("◇◆◉▣¶▟↻★⊘", "o#@ITH@*/", strict=True)),  # events, and marks of rows
     **dict(zip("│─┃━╌┌┐└┘├┤┬┴┼", "|-|=-+++++++++", strict=True)),
     **dict.fromkeys("╭╮╰╯┏┓┗┛", "+"),
-    **dict(zip("▸▶▾▼⋮┊", ">>vv::", strict=True)),
+    **dict(zip("▸▶▾▼⋮┊┄", ">>vv::-", strict=True)),
     **dict(zip("░▒▓▚", ".:%&", strict=True)),
     **dict(zip("▁▂▃▄▅▆▇█▀", '_.:-=+*#"', strict=True)),  # the higher, the more ink
     **dict(zip("▏▎▍▌▋▊▉", "||::+*#", strict=True)),

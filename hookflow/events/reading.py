@@ -236,6 +236,8 @@ def _schema_of(hint: Any) -> schema.CoreSchema:
         return _make_firings_schema()
     if origin is list:
         return schema.list_schema(_number_schema() if args[0] is float else _schema_of(args[0]))
+    if origin is tuple:
+        return schema.tuple_schema([_schema_of(arg) for arg in args])
     if origin is not None:  # a mapping
         key_type, value_type = args
         value_schema = schema.float_schema() if value_type is float else _schema_of(value_type)

@@ -42,7 +42,7 @@ def put_one_of_each(recorder: EventRecorder) -> None:
         "data": {"train": data},
         "layers": [{"name": "a", "kind": "Linear", "shapes": "2", "parameters": 2, "trainable": 0, "bytes": 8}],
         "limited": {},
-        "epoch_lengths": [],
+        "epoch_lengths": [[0, 5], [2, 3]],
         "modes": {},
         "resumed_from": None,
         "forked_from": None,

@@ -121,7 +121,7 @@ class TestThroughput:
         monkeypatch.setattr(EvaluationLoop, "_pass", slow(EvaluationLoop._pass))
         monkeypatch.setattr(CheckpointManager, "_copied", slow(CheckpointManager._copied))
         monkeypatch.setattr(SafePoint, "_next_commands", slow(lambda self: ([], False, True)))
-        monkeypatch.setattr(SafePoint, "_wants", lambda self: RUN_COMMANDS * (self.state.iter == 9))
+        monkeypatch.setattr(SafePoint, "_read_wishes", lambda self: RUN_COMMANDS * (self.state.iter == 9))
         pauses = 'hooks.pauses={use="tests.hooks.stand_ins:takes_a_second", points=["after_backward"]}'
         every = 'hooks.throughput={use="throughput", every=4, args={window=7}}'
         run_dir = trained("run.max_epochs=5", every, pauses)

@@ -413,7 +413,7 @@ def test_where_no_batch_can_be_computed_twice_is_a_mistake(trained: Trained, mon
         assert why in reason(run_dir)
         assert records(run_dir, "end")[-1]["it"] == 0
     for fact, why in (
-        ("records_graphs", "CUDA graphs keep the outputs of one pass alone"),
+        ("is_recording_graphs", "CUDA graphs keep the outputs of one pass alone"),
         ("is_sharded", "FSDP has sharded them"),
     ):
         with monkeypatch.context() as patch:

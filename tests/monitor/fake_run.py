@@ -146,6 +146,7 @@ class Training:
         keys = ("name", "kind", "shapes", "parameters", "trainable", "bytes")
         model["layers"] = [dict(zip(keys, (name, "Any", *rest, 4 * rest[1]), strict=True)) for name, *rest in layers]
         length = {"max_epochs": EPOCHS, "max_iters": 0, "iters_per_epoch": ITERS_PER_EPOCH, "limited": {}}
+        length["epoch_lengths"] = []
         ranks = {"rank": self.rank, "world": self.world, "strategy": "", "seed": 0}
         ranks |= {"resumed_from": None, "forked_from": None}
         data = {"data": {"train": train, "val": val}, "modes": {"accuracy": "max"}}

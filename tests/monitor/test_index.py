@@ -47,9 +47,9 @@ def read_again(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
         read.append(path.rpartition("/")[2])
         return original(self, path, signature)
 
-    original = Index._look
+    original = Index._read_log
     with monkeypatch.context() as patch:
-        patch.setattr(Index, "_look", look)
+        patch.setattr(Index, "_read_log", look)
         Index(root).refresh()
     return read
 

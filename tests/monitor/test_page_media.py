@@ -160,7 +160,7 @@ def after(run: RunDir, *keys: str, size: Size = NORMAL) -> str:
 
 @pytest.mark.parametrize(("kind", "keys"), [("text", ["down"]), ("histogram", ["down", "down"])])
 def test_the_page(logging: RunDir, monkeypatch: pytest.MonkeyPatch, kind: str, keys: list[str]) -> None:
-    monkeypatch.setattr(MonitorApp, "_look_if_due", lambda app: None)  # the header would have this machine's memory
+    monkeypatch.setattr(MonitorApp, "_read_sensors_if_due", lambda app: None)  # a header with this memory
     check_screens(f"media-{kind}", logging, "4", *keys)
 
 

@@ -66,7 +66,7 @@ def reading(text: str) -> str:
 
 @pytest.mark.parametrize(("name", "keys"), [("loss", ()), ("heat", ("slash", *"grad", "enter", "z"))])
 def test_the_page(explored: RunDir, monkeypatch: pytest.MonkeyPatch, name: str, keys: Sequence[str]) -> None:
-    monkeypatch.setattr(MonitorApp, "_look_if_due", lambda app: None)  # the header would have this machine's memory
+    monkeypatch.setattr(MonitorApp, "_read_sensors_if_due", lambda app: None)  # a header with this memory
     check_screens(f"metrics-{name}", explored, "3", *keys)
 
 

@@ -320,7 +320,7 @@ def test_a_trace_has_the_device_on_a_track_of_its_own(trained: Trained, tmp_path
     assert not isinstance(traced, str) and [each.it for each in traced] == [4, 5, 6, 7]
     for each in traced:
         assert each.device is not None and each.device >= 0.99e6 * (FORWARD + HOOK)
-        device = {row.name: row.device for row in each.rows}
+        device = {row.label: row.device for row in each.rows}
         assert device["forward"] >= 0.99e6 * FORWARD and device["clip @ before_optimizer_step"] >= 0.99e6 * HOOK
     events = json.loads(path.read_text())["traceEvents"]
     forward = {

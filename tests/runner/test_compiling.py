@@ -159,7 +159,7 @@ def test_gradients_accumulate_outside_of_the_memory_of_cuda_graphs(
     monkeypatch.setattr(OptimizerUpdate, "backward", recorded)
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", overwrite)
     for module in (precision, update):
-        monkeypatch.setattr(module, "records_graphs", lambda device, compiled: True)
+        monkeypatch.setattr(module, "is_recording_graphs", lambda device, compiled: True)
     assert_same(final_state(trained(accumulates))["model"], final_state(plain)["model"])
 
 

@@ -62,7 +62,7 @@ class Bench:
         self.dispatcher = Dispatcher(plan, self.books, here, self._report)
         self.engine = DispatchEngine(plan, hooks, {}, RunState(), self.dispatcher)
         self.engine.bind(object())
-        self.fire, self.unwind = self.engine.fire, self.engine.unwind
+        self.fire, self.unwind = self.engine.fire, self.engine.throw_into_arounds
 
     @staticmethod
     def _method(hook: Any, point: str, half: str) -> str:

@@ -234,7 +234,7 @@ def test_without_modes_nothing_is_copied() -> None:
     assert not modes.optimizers
     with modes.evaluating():
         model.weight.data.add_(1)
-    assert not list(modes.messages(model, {}))
+    assert not list(modes.list_messages(model, {}))
 
 
 def test_a_pass_that_raises_leaves_the_weights_as_they_were() -> None:

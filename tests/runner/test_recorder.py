@@ -207,7 +207,7 @@ def test_a_number_has_the_epoch_that_it_was_logged_in_whenever_it_is_written(
     run_dir: RunDir, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = [5, 0]
-    monkeypatch.setattr(recorder, "_place", lambda: tuple(place))
+    monkeypatch.setattr(recorder, "_read_place", lambda: tuple(place))
     recorder.scalar("loss", 1.0)
     place[1] = 1
     recorder.scalar("val_seconds", 0.5)
@@ -320,7 +320,7 @@ def test_one_of_each_is_recorded_as_it_was_by_a_thread_that_may_read_the_device_
     def watched(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args: [threads.add(threading.current_thread().name), function(*args)][1]
 
-    for name in ("pixels", "encode_png"):
+    for name in ("read_pixels", "encode_png"):
         monkeypatch.setattr(media, name, watched(getattr(media, name)))
     run = trained(LOGS, SHORT)
     assert threads == {"hookflow-media"}

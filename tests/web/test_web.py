@@ -136,7 +136,7 @@ def test_the_viewer_of_a_tab_that_is_closed_ends_whatever_it_does(
     async def conversation(session: Any) -> None:
         with socket.create_server(("127.0.0.1", 0)) as bound:
             guard = web.AccessGuard(bound.getsockname()[1])
-            app = web.application([sys.executable, "-c", script, str(mark)], "t", guard)
+            app = web.make_application([sys.executable, "-c", script, str(mark)], "t", guard)
             runner = aiohttp.web.AppRunner(app, access_log=None, shutdown_timeout=0)
             await runner.setup()
             await aiohttp.web.SockSite(runner, bound).start()

@@ -1,5 +1,6 @@
 """The commands of a user, executed at safe points: by all ranks, at the same iteration."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -47,6 +48,19 @@ class CommandHandler:
 
     def __post_init__(self) -> None:
         self.state = self.context.state
+        self._handlers: dict[str, Callable[..., str | None]] = {
+            "pause": self._pause,
+            "resume": self._resume,
+            "step": self._step,
+            "checkpoint": self._checkpoint,
+            "stop": self._stop,
+            "validate": self._validate,
+            "trace": self._trace,
+            "off": self._switch_hook_off,
+            "on": self._switch_hook_on,
+            "set": self._set,
+            "rewind": self._rewind,
+        }
 
     @property
     def holds(self) -> bool:
@@ -62,7 +76,7 @@ class CommandHandler:
         refused = find_command_problem(name, args, self.context.plan.settable) or "the training is over" * self.over
         if not refused:
             try:
-                note = getattr(self, f"_{name}")(*args) or ""
+                note = self._handlers[name](*args) or ""
             except UserError as error:
                 refused = "; ".join(problem.message for problem in error.problems)
             except ValueError as error:
@@ -113,14 +127,14 @@ class CommandHandler:
         log.trace(TraceCapture(self.context.plan, done + 1, int(iters), perf_counter(), ranks.rank, background))
         return f"iterations {done + 1} to {self._traced_until}"
 
-    def _disable_hook(self, hook: str) -> None:
+    def _switch_hook_off(self, hook: str) -> None:
         disabled = self.context.engine.dispatcher.disabled
         _require(hook not in disabled, f"{hook} is switched off already")
         self.context.engine.switch(
             hook, DisabledReason(f"by a command at iteration {self.state.iter}", ALWAYS_FIRED_POINTS)
         )
 
-    def _on(self, hook: str) -> None:
+    def _switch_hook_on(self, hook: str) -> None:
         _require(hook in self.context.engine.dispatcher.disabled, f"{hook} is switched on already")
         self.context.engine.switch(hook)
 
