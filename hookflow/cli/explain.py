@@ -307,8 +307,8 @@ class _HookPages:
 
     def _read_summary(self, use: str) -> str:
         """Return the summary of a hook, or what is wrong with it: a broken hook does not hide the others."""
-        from hookflow.hooks.compile import report_inspection_errors
         from hookflow.hooks.inspect import read_summary
+        from hookflow.hooks.inspection_errors import report_inspection_errors
 
         try:
             with report_inspection_errors(use):
@@ -318,8 +318,8 @@ class _HookPages:
 
     def described(self, name: str, width: int) -> Iterator[str]:
         """Yield the page of a hook: its summary, methods, slots, place, arguments, and an example."""
-        from hookflow.hooks.compile import report_inspection_errors
         from hookflow.hooks.inspect import Description, read_summary
+        from hookflow.hooks.inspection_errors import report_inspection_errors
         from hookflow.hooks.registry import NotImported
 
         use = name

@@ -1,7 +1,7 @@
 """Compile a loaded pipeline into its plan: find, inspect and check every hook, then order them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from keyword import iskeyword
@@ -29,6 +29,7 @@ from hookflow.hooks.adapter import find_adapter_edges, find_adapter_problems, gr
 from hookflow.hooks.base import Hook
 from hookflow.hooks.foreign_names import translate_point
 from hookflow.hooks.inspect import Inspection
+from hookflow.hooks.inspection_errors import report_inspection_errors
 from hookflow.hooks.own_loop import find_unattachable
 from hookflow.hooks.registry import find_hook, find_without_import
 from hookflow.hooks.run import Run
@@ -47,22 +48,6 @@ from hookflow.hooks.uses import (
 )
 from hookflow.pipeline.load import Loaded, pause_garbage_collection
 from hookflow.pipeline.schema import HookNode, RunSection
-from hookflow.user_code import describe_error, is_ctrl_c, is_ours
-
-
-@contextmanager
-def report_inspection_errors(use: str, where: Where | None = None, owner: str = "") -> Iterator[None]:
-    """Raise UserError at `where` for what is raised by something that is only looked at; `owner` begins the message.
-
-    UserError and KeyboardInterrupt propagate.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if is_ours(error) or is_ctrl_c(error):
-            raise
-        message, *chain = describe_error(error)
-        raise UserError(Problem(f"{owner}looking at {use} raises {message}", where, "\n    ".join(chain))) from None
 
 
 @pause_garbage_collection()

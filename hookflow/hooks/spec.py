@@ -8,6 +8,7 @@ from typing import Any
 from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.arguments import complete_arguments, parameters_of
 from hookflow.hooks.capabilities import HookCapabilities, read_capabilities
+from hookflow.hooks.inspection_errors import report_inspection_errors
 from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.load import Loaded
 
@@ -78,5 +79,6 @@ def find_specs(loaded: Loaded, names: Iterable[str], base: Path, find: FindHook 
         node = loaded.pipeline.hooks[name]
         where = loaded.places.of(f"hooks.{name}.use")
         make = find(node.use, base, where)
-        specs[name] = make_spec(name, make, node.args, where)
+        with report_inspection_errors(node.use, where, f'hook "{name}": '):
+            specs[name] = make_spec(name, make, node.args, where)
     return specs

@@ -227,7 +227,7 @@ def test_whatever_it_raises_is_a_problem(tmp_path: Path, code: str, does: str) -
     assert kind in told
 
 
-@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("does", "command"), [(RAISES[0], ("check", "p.toml")), (RAISES[1], ("explain", "IT"))])
 @pytest.mark.parametrize("code", [OF_CLASS, OF_OBJECT], ids=["class", "object"])
 def test_at_whichever_look(tmp_path: Path, code: str, command: tuple[str, ...], does: str, step: int) -> None:
