@@ -484,16 +484,8 @@ class TrackioWriter(Writer):
         self._log(name, histogram, iteration)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        values = flat_config(config)
+        values = {key: str(value) for key, value in flat(config)}
         self._run.config.update(values)
 
     def close(self) -> None:
         self._run.finish()
-
-
-def flat_config(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values of a pipeline by key ("optimizer.args.lr"), as texts."""
-    values = {}
-    for key, value in flat(config):
-        values[key] = str(value)
-    return values

@@ -30,6 +30,7 @@ from hookflow.hooks.adapter import (
     HookAdapter,
     get_bases,
     get_module_name,
+    list_own_names,
     read_adapted_capabilities,
 )
 from hookflow.pipeline.registry import missing_package
@@ -101,20 +102,11 @@ def is_callback_base(kind: type) -> bool:
 
 def find_points(kind: type) -> Iterator[str]:
     """Yield the points at which a callback has something to do, and those that the trainer counts by."""
-    own_names = list_own_methods(kind)
+    own_names = list_own_names(kind, is_callback_base)
     for point, called in EVENT_POINTS.items():
         starts_pass = PASS_START_EVENTS.get(point) in own_names
         if point in ALWAYS_BOUND or starts_pass or not own_names.isdisjoint(called.events):
             yield point
-
-
-def list_own_methods(kind: type) -> set[str]:
-    """Return the names that a callback defines below `TrainerCallback`."""
-    names: set[str] = set()
-    for base in get_bases(kind):
-        if base is not object and not is_callback_base(base):
-            names.update(vars(base))
-    return names
 
 
 def _check_supported(kind: type, where: Where | None) -> None:
@@ -122,7 +114,7 @@ def _check_supported(kind: type, where: Where | None) -> None:
     name = kind.__name__
     if name in REPLACEMENT_HINTS and get_module_name(kind).startswith(f"{TRANSFORMERS_PACKAGE}."):
         raise UserError(Problem(f"{name} is a part of Hugging Face's Trainer", where, REPLACEMENT_HINTS[name]))
-    own_names = list_own_methods(kind)
+    own_names = list_own_names(kind, is_callback_base)
     if PUSH_EVENT in own_names:
         hint = "a run pushes nothing to the Hub: copy_to of checkpoint copies, and export writes a file"
         raise UserError(Problem(f"{name}.{PUSH_EVENT} has no point here", where, hint))

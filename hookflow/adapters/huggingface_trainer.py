@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from fractions import Fraction
 from functools import cached_property
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any
@@ -61,11 +60,7 @@ class EvaluationSchedule:
         self._has_data = "val" in run.data
         self._measure: Measure | None = None
         if self._every.unit != "s":
-            value = Fraction(self._every.value)
-            if self._every.unit == "ep":
-                self._measure = Measure.of_epochs(value, run.epoch_lengths)
-            else:
-                self._measure = Measure("it", *value.as_integer_ratio())
+            self._measure = Measure.of_interval(self._every, run.epoch_lengths)
 
     def is_due_after_iteration(self, *, is_epoch_over: bool) -> bool:
         """Say whether a validation follows this iteration, before the end of its epoch."""
@@ -307,12 +302,15 @@ class TrainerView(RunView):
         self.control.should_save = False
         self._requested.discard(EVALUATE_FLAG)
 
+    def _count_batches_of_epoch(self) -> int:
+        return batches_by_epoch(self.run.data["train"]).at(self.run.epoch)
+
     def _end_step(self, offered: Mapping[str, Any]) -> None:
         """Count the step, and set the flags by the schedules of the run, as `DefaultFlowCallback` does."""
         run = self.run
         state = self.state
         control = self.control
-        num_batches = batches_by_epoch(run.data["train"]).at(run.epoch)
+        num_batches = self._count_batches_of_epoch()
         state.global_step = run.iter
         state.epoch = run.epoch + run.batch_idx / num_batches
         self._epoch_is_open = True
@@ -401,10 +399,7 @@ class TrainerView(RunView):
         if control.should_training_stop and not is_at_end and STOP_FLAG not in self._requested:
             run.stop("a callback of Hugging Face's has set control.should_training_stop")
             self._requested.add(STOP_FLAG)
-        is_in_epoch = False
-        if self.point == "after_train_iter":
-            num_batches = batches_by_epoch(run.data["train"]).at(run.epoch)
-            is_in_epoch = run.batch_idx < num_batches
+        is_in_epoch = self.point == "after_train_iter" and run.batch_idx < self._count_batches_of_epoch()
         if control.should_epoch_stop and is_in_epoch:
             run.stop_epoch("a callback of Hugging Face's has set control.should_epoch_stop")
             self._requested.add("should_epoch_stop")

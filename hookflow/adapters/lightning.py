@@ -32,6 +32,7 @@ from hookflow.hooks.adapter import (
     SlotNames,
     get_bases,
     get_module_name,
+    list_own_names,
     read_adapted_capabilities,
     read_slots,
 )
@@ -123,7 +124,7 @@ def is_callback_base(kind: type) -> bool:
 
 def find_points(kind: type) -> Iterator[str]:
     """Yield the points at which a callback has something to do, and those that the trainer counts by."""
-    own_names = list_own_methods(kind)
+    own_names = list_own_names(kind, is_callback_base)
     if kind.__name__ == "LambdaCallback":  # its methods are arguments
         own_names.add(EPOCH_END)
         for called in CALLBACK_POINTS.values():
@@ -132,15 +133,6 @@ def find_points(kind: type) -> Iterator[str]:
         ends_epoch = EPOCH_END in own_names and point in EPOCH_END_POINTS
         if point in ALWAYS_BOUND or ends_epoch or not own_names.isdisjoint(called.methods):
             yield point
-
-
-def list_own_methods(kind: type) -> set[str]:
-    """Return the names that a callback defines below Lightning's `Callback`."""
-    names: set[str] = set()
-    for base in get_bases(kind):
-        if base is not object and not is_callback_base(base):
-            names.update(vars(base))
-    return names
 
 
 def _find_installed_package(name: str, where: Where | None) -> str:
@@ -157,7 +149,7 @@ def _check_supported(kind: type, where: Where | None) -> None:
     name = kind.__name__
     if name in REPLACEMENT_HINTS and get_module_name(kind).startswith(LIGHTNING_PACKAGES):
         raise UserError(Problem(f"{name} needs Lightning's Trainer", where, REPLACEMENT_HINTS[name]))
-    if "on_before_zero_grad" in list_own_methods(kind):
+    if "on_before_zero_grad" in list_own_names(kind, is_callback_base):
         hint = "gradients are cleared before the forward pass: on_train_batch_end is the last method before that"
         raise UserError(Problem(f"{name}.on_before_zero_grad has no point here", where, hint))
 

@@ -23,6 +23,7 @@ from hookflow.hooks.adapter import (
     HookAdapter,
     get_bases,
     get_module_name,
+    list_own_names,
     read_adapted_capabilities,
 )
 from hookflow.hooks.capabilities import HookCapabilities
@@ -88,10 +89,7 @@ class PointrixAdapter(HookAdapter):
 
     def read(self, kind: type, where: Where | None) -> AdaptedClassSpec:
         """Read a hook class. Methods that it inherits from Pointrix's `Hook` do nothing."""
-        own_names: set[str] = set()
-        for base in get_bases(kind):
-            if base is not object and not _is_hook_base(base):
-                own_names.update(vars(base))
+        own_names = list_own_names(kind, _is_hook_base)
         points = [point for point in POINT_ARGUMENTS if METHOD_NAMES.get(point, point) in own_names]
         return AdaptedClassSpec(
             base=PointrixHook,

@@ -32,13 +32,11 @@ samples and the tokens. All but the seconds are integers."""
 
 
 class Totals(NamedTuple):
-    """How many iterations and epochs a run has, and iterations an epoch; None where it is not known yet."""
+    """How many iterations and epochs a run has, and the iterations of each epoch; None where it is not known yet."""
 
     iters: int | None = None
     epochs: int | None = None
-    iters_per_epoch: int | None = None
     epoch_lengths: EpochLengths | None = None
-    """The iterations of each epoch, where they are not the same in all."""
 
 
 class Bound(NamedTuple):
@@ -66,6 +64,14 @@ class Measure:
         if lengths.changes:
             return cls("it", *epochs.as_integer_ratio(), lengths)
         return cls("it", *(epochs * lengths.at(0)).as_integer_ratio())
+
+    @classmethod
+    def of_interval(cls, interval: Interval, lengths: EpochLengths) -> "Measure":
+        """Return an interval of iterations, or of epochs or parts of one, in iterations."""
+        value = Fraction(interval.value)
+        if interval.unit == "ep":
+            return cls.of_epochs(value, lengths)
+        return cls("it", *value.as_integer_ratio())
 
     def multiple(self, count: float) -> int:
         """Return which multiple of the amount a count has entered."""
@@ -136,12 +142,11 @@ def measure(amount: Amount, point: Point, totals: Totals) -> Measure:
     """Return an amount in the counter that it is measured in at a point.
 
     Only the points of an epoch count in epochs. Elsewhere an epoch is so many iterations, since a part of one counts,
-    too. So is a share of the run, everywhere. Without `iters_per_epoch` both stay in epochs.
+    too. So is a share of the run, everywhere. Without `epoch_lengths` both stay in epochs.
     """
     counter: Counter
     counter = "it"
     number = amount.value
-    per_epoch = totals.iters_per_epoch
     match amount.unit or point.unit:
         case "%" if totals.iters is not None:
             number *= Fraction(totals.iters, 100)
@@ -150,8 +155,6 @@ def measure(amount: Amount, point: Point, totals: Totals) -> Measure:
             number = number * Fraction(totals.epochs or 0, 100)
         case "ep" if point.unit != "ep" and totals.epoch_lengths is not None:
             return Measure.of_epochs(number, totals.epoch_lengths)
-        case "ep" if point.unit != "ep" and per_epoch is not None:
-            number *= per_epoch
         case "ep":
             counter = "ep"
         case "s" | "samples" | "tokens" as unit:
@@ -215,7 +218,10 @@ class Length:
             of_epochs = self.max_epochs * self.iters_per_epoch
             if iters is None or of_epochs < iters:
                 iters = of_epochs
-        return Totals(iters, self.max_epochs, self.iters_per_epoch)
+        lengths = None
+        if self.iters_per_epoch is not None:
+            lengths = EpochLengths.constant(self.iters_per_epoch)
+        return Totals(iters, self.max_epochs, lengths)
 
     @property
     def is_endless(self) -> bool:
@@ -347,9 +353,9 @@ def _compute_epoch_visits(point: Point, totals: Totals) -> dict[Counter, Sequenc
     first = 1
     if point.ahead:
         first = 0
-    per_epoch = totals.iters_per_epoch
-    if per_epoch is None or totals.iters is None:
+    if totals.epoch_lengths is None or totals.iters is None:
         return {"ep": range(first, first + (totals.epochs or UNKNOWN_NUM_VISITS))}
+    per_epoch = totals.epoch_lengths.at(0)  # a forecast knows one length for all epochs, or none
     count = totals.iters // per_epoch
     if point.ahead:
         count = ceil(totals.iters / per_epoch)  # an epoch that is cut is begun, not done
@@ -372,7 +378,7 @@ def _compute_validation_visits(first: int, length: Length) -> dict[Counter, Sequ
     unit, end = _end_of_run(length.totals)
     every, counted = length.val_every
     if counted == "ep" and unit == "it":
-        every *= length.totals.iters_per_epoch or 0
+        every *= length.iters_per_epoch or 0
         counted = "it"
     if not every or counted != unit or every.denominator != 1:
         return {}

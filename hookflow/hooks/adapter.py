@@ -199,6 +199,15 @@ def get_bases(kind: type) -> tuple[type, ...]:
     return bases
 
 
+def list_own_names(kind: type, is_framework_base: Callable[[type], bool]) -> set[str]:
+    """Return the names that a class and its bases define, without those of the framework's base class."""
+    names: set[str] = set()
+    for base in get_bases(kind):
+        if base is not object and not is_framework_base(base):
+            names.update(vars(base))
+    return names
+
+
 def get_module_name(kind: type) -> str:
     """Return the name of the module of a class; "" where it has taken that away."""
     module = type.__getattribute__(kind, "__module__")

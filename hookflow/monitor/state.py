@@ -19,7 +19,7 @@ from hookflow.monitor.journal import ERROR_ACTION_LABELS, Entry, Journal, Kind, 
 from hookflow.monitor.ranks import NO_PLAN, NO_RUN, RankGroup, RankState
 from hookflow.monitor.series import BestValue, MetricHistory, Progress, Series, in_order
 from hookflow.numbers import duration, format_frequency, format_many, format_plural, format_span, number, one_line, size
-from hookflow.pipeline.by_epoch import EpochLengths, recorded_lengths
+from hookflow.pipeline.by_epoch import recorded_lengths
 
 SET_BACK = 5.0
 """Seconds that a frame must be older than what came before to mean that the clock was set back."""
@@ -104,6 +104,7 @@ class RunState:
     def _begin(self, run: records.Run) -> None:
         """Start afresh what belongs to one attempt at the run."""
         self.run = run
+        self.epoch_lengths = recorded_lengths(run)  # of each epoch its iterations; 0 where that is not known
         self._began = run.get("t", 0.0)
         self.ranks = self.ranks.begin_attempt(run)
         self.end: records.End | None = None
@@ -257,11 +258,6 @@ class RunState:
         if max_iters:
             return int(max_iters)
         return int(self.epoch_lengths.iterations(self.run.get("max_epochs", 0)))
-
-    @property
-    def epoch_lengths(self) -> EpochLengths:
-        """The iterations of each epoch; 0 where that is not known."""
-        return recorded_lengths(self.run)
 
     @property
     def epoch(self) -> int:

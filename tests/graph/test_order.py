@@ -16,6 +16,7 @@ from hookflow.graph.render.text import as_text
 from hookflow.graph.schedule import Measure, Totals, is_window_empty, measure
 from hookflow.graph.why import SlotHandover, explain_neighbours, find_ambiguities, find_precedence, loop_order
 from hookflow.pipeline.amounts import read_amount
+from hookflow.pipeline.by_epoch import EpochLengths
 from tests.support.hook_nodes import AROUND, POINT, node, order, plan
 
 VAL = (("after_val", "whole"),)
@@ -337,13 +338,18 @@ def test_an_inverted_window_is_empty(since: str | None, until: str | None, befor
     ("written", "point", "totals", "measured"),
     [
         ("25%", "after_train_iter", Totals(iters=202), Measure("it", 101, 2)),
-        ("25%", "after_train_epoch", Totals(iters=202, epochs=2, iters_per_epoch=101), Measure("it", 101, 2)),
+        (
+            "25%",
+            "after_train_epoch",
+            Totals(iters=202, epochs=2, epoch_lengths=EpochLengths.constant(101)),
+            Measure("it", 101, 2),
+        ),
         ("50%", "after_train_iter", Totals(epochs=3), Measure("ep", 3, 2)),
         ("50%", "after_train_iter", Totals(), Measure("ep", 0, 1)),
-        ("2ep", "after_train_iter", Totals(iters=50, iters_per_epoch=5), Measure("it", 10, 1)),
+        ("2ep", "after_train_iter", Totals(iters=50, epoch_lengths=EpochLengths.constant(5)), Measure("it", 10, 1)),
         ("2ep", "after_train_iter", Totals(epochs=3), Measure("ep", 2, 1)),
-        ("3", "after_train_epoch", Totals(iters=50, iters_per_epoch=5), Measure("ep", 3, 1)),
-        ("3", "after_val_iter", Totals(iters=50, iters_per_epoch=5), Measure("firing", 3, 1)),
+        ("3", "after_train_epoch", Totals(iters=50, epoch_lengths=EpochLengths.constant(5)), Measure("ep", 3, 1)),
+        ("3", "after_val_iter", Totals(iters=50, epoch_lengths=EpochLengths.constant(5)), Measure("firing", 3, 1)),
         ("90s", "after_train_iter", Totals(iters=50), Measure("s", 90, 1)),
     ],
 )

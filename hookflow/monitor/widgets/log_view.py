@@ -14,6 +14,7 @@ from textual.strip import Strip
 
 from hookflow.monitor.log_lines import LogLine
 from hookflow.monitor.style import Part, row
+from hookflow.monitor.widgets.strip_view import make_selectable
 from hookflow.numbers import format_count
 from hookflow.text import cut, fit, fit_name
 
@@ -188,22 +189,7 @@ class LogView(ScrollView, can_focus=True):
             return row(width)
         is_picked = place == self.cursor and self.has_focus
         strip = draw_log_line(self.lines[place], width, is_picked=place == self.cursor, has_cursor=is_picked)
-        selection = self.text_selection
-        span = None
-        if selection is not None:
-            span = selection.get_span(place)
-        if span is not None:
-            strip = self._select(strip, *span)
-        return strip.apply_offsets(0, place)
-
-    def _select(self, strip: Strip, start: int, end: int) -> Strip:
-        style = self.screen.get_component_rich_style("screen--selection")
-        if end == -1:
-            last = strip.cell_length
-        else:
-            last = end
-        before, selected, after = strip.divide([start, last, strip.cell_length])
-        return Strip.join([before, selected.apply_style(style), after])
+        return make_selectable(self, strip, place)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """Return the selected text and what ends it."""

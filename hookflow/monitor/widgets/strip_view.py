@@ -12,6 +12,22 @@ from textual.widget import Widget
 from hookflow.monitor.style import row
 
 
+def make_selectable(widget: Widget, strip: Strip, y: int) -> Strip:
+    """Return row `y` of a widget as one whose text can be selected, with the style of what is selected of it."""
+    selection = widget.text_selection
+    span = None
+    if selection is not None:
+        span = selection.get_span(y)
+    if span is not None:
+        start, end = span
+        if end == -1:  # the whole rest of the row
+            end = strip.cell_length
+        style = widget.screen.get_component_rich_style("screen--selection")
+        before, selected, after = strip.divide([start, end, strip.cell_length])
+        strip = Strip.join([before, selected.apply_style(style), after])
+    return strip.apply_offsets(0, y)
+
+
 class StripView(Widget):
     """Shows rows as wide as itself, and repaints only those that have changed. Its text can be selected.
 
@@ -55,23 +71,7 @@ class StripView(Widget):
             strip = self._rows[y]
         else:
             strip = row(width)
-        selection = self.text_selection
-        span = None
-        if selection is not None:
-            span = selection.get_span(y)
-        if span is not None:
-            strip = self._selected(strip, *span)
-        return strip.apply_offsets(0, y)
-
-    def _selected(self, strip: Strip, start: int, end: int) -> Strip:
-        """Return a row with the style of the selection from cell `start` to `end`; -1 is the end of the row."""
-        style = self.screen.get_component_rich_style("screen--selection")
-        if end == -1:
-            last = strip.cell_length
-        else:
-            last = end
-        before, selected, after = strip.divide([start, last, strip.cell_length])
-        return Strip.join([before, selected.apply_style(style), after])
+        return make_selectable(self, strip, y)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """Return the selected text and what ends it."""

@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.strip import Strip
 
+from hookflow.graph.render.timeline import CHAIN_MARK, QUEUED_MARK, THIN_BAR
 from hookflow.monitor.iteration_trace import SpanGroup, TracedIteration
 from hookflow.monitor.style import Part, row
 from hookflow.monitor.widgets.run_header import PHASE_FILLS
@@ -26,15 +27,6 @@ KIND_LOOKS = {
     "outside": ("▶", "dim"),
 }
 """By the kind of a span the character and the style of its bar."""
-
-THIN_MARK = "▏"
-"""The character of a span that is shorter than half a cell."""
-
-QUEUED_MARK = "·"
-"""The character of the time in which a firing of an offloaded hook was queued."""
-
-CHAIN_MARK = "●"
-"""Stands before a row that is on the critical chain."""
 
 FIGURES_WIDTH = 16
 """Cells for the duration and the share of a row, with those around them."""
@@ -128,7 +120,7 @@ class TraceLayout:
         for begin, duration in spans.parts:
             where = self._cells_of(begin, duration)
             is_thin = duration * self.bar_width / self.micros < 0.5
-            cells[where] = (THIN_MARK if is_thin else fill) * (where.stop - where.start)
+            cells[where] = (THIN_BAR if is_thin else fill) * (where.stop - where.start)
         for begin, duration in spans.chain:
             where = self._cells_of(begin, duration)
             styles[where] = [style] * (where.stop - where.start)

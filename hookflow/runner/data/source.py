@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
 from hookflow.numbers import format_count
-from hookflow.pipeline.by_epoch import ByEpoch, batches_by_epoch, parse_counts
+from hookflow.pipeline.by_epoch import ByEpoch, batches_by_epoch
 from hookflow.pipeline.components import DataSection
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.values import compute_num_batches
@@ -425,7 +425,7 @@ def _order_when_repeated(data: DataSection) -> str:
 
 
 class LimitedSource(SizedSource):
-    """The first `batches` batches of each epoch of a source. It has all other abilities of the source.
+    """The first batches of each epoch of a source. It has all other abilities of the source.
 
     An attribute that a hook or a task assigns is the source's, too, which may refuse it.
 
@@ -437,11 +437,13 @@ class LimitedSource(SizedSource):
     """The attributes that are not the source's."""
 
     def __init__(self, source: Source, limit: int | ByEpoch, key: str) -> None:
-        """`key` names the setting that limits the source, e.g. "run.limit_train"."""
+        """`limit` is the batches of each epoch; `key` names the setting that limits it, e.g. "run.limit_train"."""
+        if isinstance(limit, int):
+            limit = ByEpoch.constant(limit)
         self._source = source
         self.whole = len(source)
         """The batches of an epoch without the limit."""
-        self.batches_by_epoch = parse_counts(limit)
+        self.batches_by_epoch = limit
         batches = self.batches_by_epoch.at(0)
         info = source.info
         note = f"{key}: {batches} of {self.whole} batches"

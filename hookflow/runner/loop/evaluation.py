@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import chain
 from math import nan
 from threading import Timer
@@ -317,11 +316,7 @@ class ValSchedule:
         self._timer: Timer | None = None
         self._measure: Measure | None = None
         if every.by_iterations and every.unit != "s":
-            value = Fraction(every.value)
-            if every.unit == "ep":
-                self._measure = Measure.of_epochs(value, state.epoch_lengths)
-            else:
-                self._measure = Measure("it", *value.as_integer_ratio())
+            self._measure = Measure.of_interval(every, state.epoch_lengths)
 
     def next_iteration(self) -> float:
         """Return the iteration after which the next validation is due by count; infinity if none is."""
