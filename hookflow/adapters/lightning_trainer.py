@@ -219,7 +219,7 @@ class TrainerView(RunView):
 
     @property
     def function_name(self) -> str:
-        """What `setup` and `teardown` are told of the Trainer's function."""
+        """The name of the Trainer's function that `setup` and `teardown` receive."""
         if self.testing:
             return "test"
         if self.predicting:

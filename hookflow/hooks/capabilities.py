@@ -79,7 +79,7 @@ class HookCapabilities:
     accumulates: bool = False
     """Whether the hook adds up the gradients of several batches."""
     needs_length: bool = False
-    """Whether the hook goes by the length of the run: a run without an end refuses it."""
+    """Whether the hook needs the length of the run: a run without an end refuses it."""
     clips_gradients: bool = False
     """Whether the hook bounds the gradients before a step."""
     recomputes_statistics: bool = False

@@ -412,13 +412,13 @@ def wrong_rate_setters(nodes: Nodes, run: RunSection) -> Iterator[Problem]:
 
 
 LENGTHS = frozenset({"max_iters", "max_epochs"})
-"""What a condition may name of the length of a run."""
+"""The names in conditions for the length of a run."""
 
 
 def wrong_without_end(
     nodes: Nodes, tables: Mapping[str, HookTable], classes: Mapping[str, object]
 ) -> Iterator[Problem]:
-    """Yield each hook that goes by the length of the run, where it has none; those of other frameworks may."""
+    """Yield each hook that needs the length of the run, where it has none; those of other frameworks may."""
     adapted: set[str] = set()
     for hooks in group_by_adapter(classes).values():
         adapted.update(hooks)

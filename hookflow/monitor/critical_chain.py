@@ -1,7 +1,7 @@
 """The critical chain of a traced iteration: what would have to be faster for the iteration to be shorter.
 
-The training thread is on it, except where it waited for an offloaded hook. There the chain goes through the firing that
-it waited for and those that were ahead of it, back to the moment at which the training thread queued the first of them.
+The training thread is on it, except where it waited for an offloaded hook. There the chain has the firing that it
+waited for and those ahead of it, back to when the training thread queued the first of them.
 """
 
 from collections.abc import Mapping, Sequence

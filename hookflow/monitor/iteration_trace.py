@@ -46,7 +46,7 @@ class SpanGroup:
     chain: list[tuple[float, float]] = field(default_factory=list)
     """Begin and duration of what is on the critical chain."""
     since: int = 0
-    """Of an offloaded hook the iteration of its first firing here, where that is an earlier one."""
+    """The iteration of the first firing here of an offloaded hook, where that is an earlier one; else 0."""
 
     @property
     def title(self) -> str:

@@ -116,7 +116,7 @@ class Condition:
     text: str
     names: frozenset[str] = field(compare=False)
     facts: frozenset[str] = field(compare=False)
-    """What it asks of the run itself, of `RUN_FACTS`."""
+    """The facts of the run itself that it names, of `RUN_FACTS`."""
     doubt: tuple[str, str] | tuple[()] = field(compare=False)
     _truth: Truth = field(compare=False, repr=False)
 

@@ -193,7 +193,7 @@ class TraceScreen(PageScreen):
             table.show_totals(totals)
 
     def _short_title(self, traced: TracedIteration) -> str:
-        """Return what stands at the head of the names where the waterfall has no border, with a title."""
+        """Return the title for the head of the names, where the waterfall has no border for one; else an empty one."""
         if not self.has_class("-low"):
             return ""
         return f"it {traced.it:,}  {format_ms(traced.micros * 1e3)} ms"

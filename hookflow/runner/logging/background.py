@@ -1,4 +1,4 @@
-"""When offloaded hooks ran and what the training waited for: what a trace is told of them, while one is captured."""
+"""The firings of offloaded hooks and the waits for them, which a trace keeps while it is captured."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol

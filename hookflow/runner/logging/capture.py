@@ -5,7 +5,7 @@ opens: an event for each iteration, phase and firing, and for what lies between 
 from `began` on, in seconds since 1970.
 
 Each offloaded hook has a track of its own. An event there is a firing while it ran: `iteration` is the one that queued
-it, and `queued` when. What the training thread waited for such a hook is an event of the category "wait" in its track.
+it, and `queued` when. A wait of the training thread for it is an event of the category "wait" in the thread's track.
 """
 
 import json
