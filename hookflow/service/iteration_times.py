@@ -25,8 +25,8 @@ class TimeSpan:
     """A phase or a hook in an iteration.
 
     `parts` has the begin of each piece, counted from that of the iteration, and its duration, both in ns. `point` is
-    where a hook fires; it is empty for a phase. `depth` is how many spans are around it. `queued` has
-    the times in which firings of a hook in background were queued. `chain` is what is on the critical chain; None where all is.
+    where a hook fires; it is empty for a phase. `depth` is how many spans are around it. `queued` has the times in
+    which firings of a hook in background were queued. `chain` is what is on the critical chain; None where all is.
     """
 
     name: str
